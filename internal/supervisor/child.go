@@ -20,9 +20,13 @@ type child struct {
 	release chan struct{} // ends the thread that started the process
 }
 
-// startChild starts a process that gets SIGKILL when this process ends. extra is its descriptor 3.
+// startChild starts a process that gets SIGKILL when this process ends. It inherits extra under the
+// same number, so that other descriptors that the user passes to the program keep theirs.
 func startChild(path string, args, env []string, extra *os.File) (*child, error) {
 	c := &child{signals: make(chan os.Signal, 64), release: make(chan struct{})}
+	if _, err := unix.FcntlInt(extra.Fd(), unix.F_SETFD, 0); err != nil {
+		return nil, os.NewSyscallError("fcntl", err)
+	}
 	c.subscribe()
 	started := make(chan error)
 	go func() {
@@ -30,7 +34,7 @@ func startChild(path string, args, env []string, extra *os.File) (*child, error)
 		runtime.LockOSThread()
 		attr := &syscall.ProcAttr{
 			Env:   env,
-			Files: []uintptr{0, 1, 2, extra.Fd()},
+			Files: []uintptr{0, 1, 2},
 			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Ptrace: true},
 		}
 		var err error

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,6 +24,14 @@ var programs = map[string]func() int{
 		select {}
 	},
 	"orphan": orphan,
+	"inherit": func() int {
+		b, err := io.ReadAll(os.NewFile(3, "inherited"))
+		if string(b) != "inherited" {
+			fmt.Fprintf(os.Stderr, "descriptor 3: %q, %v\n", b, err)
+			return statusBad
+		}
+		return 0
+	},
 	"nested": func() int {
 		// A supervisor starts with an open of the binary, which is not of the tree.
 		return supervise()

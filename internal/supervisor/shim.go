@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -16,9 +17,6 @@ import (
 
 // shimName is the name (argument 0) of the shim process.
 const shimName = "gorxe-run-shim"
-
-// shimSocket is the shim's descriptor of its connection to the supervisor.
-const shimSocket = 3
 
 // Steps of the shim that can fail.
 const (
@@ -30,35 +28,39 @@ const (
 // it installs the filter, passes the listener to the supervisor, executes the program, and does not
 // return.
 func Shim() {
-	if len(os.Args) < 2 || os.Args[0] != shimName {
+	if len(os.Args) < 3 || os.Args[0] != shimName {
 		return
 	}
 	runtime.LockOSThread()
-	unix.CloseOnExec(shimSocket)
+	socket, err := strconv.Atoi(os.Args[1]) // connection to the supervisor
+	if err != nil {
+		os.Exit(statusFailure)
+	}
+	unix.CloseOnExec(socket)
 	var limit [4]byte
-	if n, err := unix.Read(shimSocket, limit[:]); n != len(limit) || err != nil {
+	if n, err := unix.Read(socket, limit[:]); n != len(limit) || err != nil {
 		os.Exit(statusFailure)
 	}
 	p := policy(int(binary.NativeEndian.Uint32(limit[:])))
 	fd, err := p.Install()
 	if err != nil {
-		shimFailed(stepFilter, err)
+		shimFailed(socket, stepFilter, err)
 	}
-	if err := unix.Sendmsg(shimSocket, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
+	if err := unix.Sendmsg(socket, []byte{0}, unix.UnixRights(fd), nil, 0); err != nil {
 		os.Exit(statusFailure)
 	}
 	_ = unix.Close(fd)
-	shimFailed(stepExec, syscall.Exec(os.Args[1], os.Args[2:], os.Environ()))
+	shimFailed(socket, stepExec, syscall.Exec(os.Args[2], os.Args[3:], os.Environ()))
 }
 
 // statusFailure is the exit status of a shim that could not execute the program.
 const statusFailure = 1
 
 // shimFailed reports an error to the supervisor and ends the process.
-func shimFailed(step byte, err error) {
+func shimFailed(socket int, step byte, err error) {
 	var e syscall.Errno
 	errors.As(err, &e)
-	_, _ = unix.Write(shimSocket, binary.NativeEndian.AppendUint32([]byte{step}, uint32(e)))
+	_, _ = unix.Write(socket, binary.NativeEndian.AppendUint32([]byte{step}, uint32(e)))
 	os.Exit(statusFailure)
 }
 
@@ -71,8 +73,8 @@ func (s *Supervisor) start() (*child, error) {
 	here := os.NewFile(uintptr(pair[0]), "shim")
 	there := os.NewFile(uintptr(pair[1]), "supervisor")
 	defer here.Close()
-	c, err := startChild("/proc/self/exe", append([]string{shimName, s.c.Path}, s.c.Args...),
-		s.c.Env, there)
+	c, err := startChild("/proc/self/exe", append([]string{shimName, strconv.Itoa(pair[1]),
+		s.c.Path}, s.c.Args...), s.c.Env, there)
 	_ = there.Close()
 	if err != nil {
 		return nil, err

@@ -204,6 +204,24 @@ func TestStatus(t *testing.T) {
 	}
 }
 
+// The program inherits descriptors under the same numbers.
+func TestInherit(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := w.WriteString("inherited"); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Close()
+	c := command("inherit", 0)
+	c.ExtraFiles = []*os.File{r}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("program: %v\n%s", err, out)
+	}
+}
+
 // A supervisor inside of another one fails with an explanation.
 func TestNested(t *testing.T) {
 	o := runProgram(t, "nested", 0)
