@@ -82,7 +82,7 @@ var forwarded = []os.Signal{
 
 func (c *child) subscribe() {
 	for _, sig := range forwarded {
-		if sig != unix.SIGHUP || !signal.Ignored(sig) { // ignored under nohup
+		if !signal.Ignored(sig) { // SIGHUP under nohup, SIGINT of background jobs of scripts
 			signal.Notify(c.signals, sig)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,6 +25,12 @@ var programs = map[string]func() int{
 		select {}
 	},
 	"orphan": orphan,
+	"ignore": func() int {
+		if !signal.Ignored(unix.SIGINT) || !signal.Ignored(unix.SIGHUP) {
+			return statusBad
+		}
+		return 0
+	},
 	"inherit": func() int {
 		b, err := io.ReadAll(os.NewFile(3, "inherited"))
 		if string(b) != "inherited" {

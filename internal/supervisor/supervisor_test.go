@@ -253,6 +253,19 @@ func TestSignal(t *testing.T) {
 	}
 }
 
+// The program ignores signals that the supervisor was started to ignore.
+func TestIgnoredSignals(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := command("ignore", 0)
+	c.Path, c.Args = "/bin/sh", []string{"sh", "-c", `trap "" INT HUP; exec "$0"`, self}
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("program: %v\n%s", err, out)
+	}
+}
+
 // A process that got the ID of the program after its end is not killed.
 func TestReused(t *testing.T) {
 	other := exec.Command("sleep", "60")
