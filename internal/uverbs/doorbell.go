@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -35,6 +36,10 @@ type bell struct{ read, freed int64 }
 
 func newBells() (*bells, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if errors.Is(err, unix.EMFILE) {
+		return nil, fmt.Errorf("uverbs: watch for doorbells: %w: raise "+
+			"/proc/sys/fs/inotify/max_user_instances or the limit on open files (ulimit -n)", err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: watch for doorbells: %w", err)
 	}
@@ -75,16 +80,25 @@ func (b *bells) close() {
 
 // run rings the doorbells until close.
 func (b *bells) run() {
-	const header = unix.SizeofInotifyEvent
-	buf := make([]byte, 64*header)
+	buf := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
 		n, err := b.inotify.Read(buf)
 		if err != nil {
 			return
 		}
-		for e := buf[:n]; len(e) >= header; e = e[header:] {
-			b.ring(int32(binary.NativeEndian.Uint32(e)))
+		b.handle(buf[:n])
+	}
+}
+
+// handle rings the doorbells that inotify events announce.
+func (b *bells) handle(events []byte) {
+	const header, mask = unix.SizeofInotifyEvent, 4
+	for ; len(events) >= header; events = events[header:] {
+		if binary.NativeEndian.Uint32(events[mask:])&unix.IN_Q_OVERFLOW != 0 {
+			b.ringAll()
+			continue
 		}
+		b.ring(int32(binary.NativeEndian.Uint32(events)))
 	}
 }
 
@@ -93,6 +107,15 @@ func (b *bells) ring(watch int32) {
 	b.mu.Lock() // keeps the file open
 	defer b.mu.Unlock()
 	if c := b.watches[watch]; c != nil {
+		c.readBells()
+	}
+}
+
+// ringAll rings the new doorbells of all contexts, after events have been lost.
+func (b *bells) ringAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.watches {
 		c.readBells()
 	}
 }

@@ -58,3 +58,28 @@ func TestDoorbells(t *testing.T) {
 		t.Errorf("Ftruncate() = %v, want EPERM: the file is sealed", err)
 	}
 }
+
+// If the queue of inotify overflows, no doorbell is lost.
+func TestDoorbellsLost(t *testing.T) {
+	const size = 64
+	a, b := connected(t, 2, size)
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	bells := a.dev.bells
+	if _, err := unix.InotifyRmWatch(bells.fd, uint32(a.ctx.watch)); err != nil {
+		t.Fatal(err)
+	}
+	if !a.sq.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), size)) {
+		t.Fatal("the send queue is full")
+	}
+	bell := enc(uint32(cmdPostSend), uint16(8), uint16(3), uint64(0), a.qp, uint32(0),
+		make([]byte, 8))
+	if n, err := unix.Pwrite(fd, bell, DoorbellOffset); n != len(bell) || err != nil {
+		t.Fatalf("Pwrite() = %d, %v", n, err)
+	}
+	bells.handle(enc(int32(-1), uint32(unix.IN_Q_OVERFLOW), uint64(0)))
+	want(t, a.wait(a.cring), 1, 0, 1)
+}
