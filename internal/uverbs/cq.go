@@ -147,30 +147,26 @@ func (q *completionQueue) drain() {
 		return
 	}
 	wcs := q.c.dev.wcs[:]
-	event := false
 	q.inner.Arm(false)
 	for {
 		n := q.inner.Poll(wcs)
 		for i := range wcs[:n] {
-			event = q.publish(&wcs[i]) || event
+			q.publish(&wcs[i])
 		}
 		if n < len(wcs) {
 			break
 		}
-	}
-	if event {
-		q.notifyProgram()
 	}
 	if q.inner.Overrun() {
 		q.overflow()
 	}
 }
 
-// publish writes a completion to the ring and reports whether the program waits for it.
-func (q *completionQueue) publish(wc *qp.WC) bool {
+// publish writes a completion to the ring, and sends the event if the program waits for it.
+func (q *completionQueue) publish(wc *qp.WC) {
 	if q.ring.full() {
 		q.overflow()
-		return false
+		return
 	}
 	b := q.ring.slot(q.ring.index)
 	le := binary.LittleEndian
@@ -195,19 +191,26 @@ func (q *completionQueue) publish(wc *qp.WC) bool {
 	}
 	le.PutUint32(b[wcFlags:], flags)
 	b[wcPort] = 1
+	// A program that sees the completion may request the next event at once, so a request that it
+	// answers is taken before. A program that does not see it may just have made its request.
+	requested := q.takeRequest(wc)
 	q.ring.produced()
-	switch q.notify.Load() {
-	case notifyAny:
-		return true
-	case notifySolicited:
-		return wc.Flags&qp.WCSolicited != 0 || wc.Status != qp.Success
+	if requested || q.takeRequest(wc) {
+		q.notifyProgram()
 	}
-	return false
 }
 
-// notifyProgram sends the event that the program has requested.
+// takeRequest ends the program's request for an event and returns true, if wc answers it.
+func (q *completionQueue) takeRequest(wc *qp.WC) bool {
+	n := q.notify.Load()
+	answers := n == notifyAny ||
+		n == notifySolicited && (wc.Flags&qp.WCSolicited != 0 || wc.Status != qp.Success)
+	return answers && q.notify.CompareAndSwap(n, notifyNone)
+}
+
+// notifyProgram sends an event to the program.
 func (q *completionQueue) notifyProgram() {
-	if q.notify.Swap(notifyNone) == notifyNone || q.channel == nil {
+	if q.channel == nil {
 		return
 	}
 	if q.channel.send(binary.LittleEndian.AppendUint64(nil, q.user)) {

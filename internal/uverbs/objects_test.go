@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
 	"golang.org/x/sys/unix"
 )
 
@@ -88,6 +89,30 @@ func TestCompletionChannel(t *testing.T) {
 	out, _ = b.do(cmdDestroyCQ, enc(uint64(0), b.cq, uint32(0)), 8, 0)
 	if n := le.Uint32(out); n != 3 {
 		t.Errorf("comp_events_reported = %d, want 3", n)
+	}
+}
+
+// Completions that become visible together cause one event for each request in between.
+func TestRequestsBetweenCompletions(t *testing.T) {
+	p := pair(t, testbed.Config{})[0]
+	fd := p.channel()
+	const user, requests = 5, 3
+	h, _ := p.cq(10, fd, user)
+	q := p.ctx.objects[h].(*completionQueue)
+	p.dev.do(func() {
+		for range requests {
+			q.notify.Store(notifyAny)
+			q.publish(&qp.WC{})
+			q.publish(&qp.WC{})
+		}
+	})
+	for range requests {
+		if ev := le.Uint64(p.read(int(fd), 8)); ev != user {
+			t.Fatalf("event of CQ %#x, want %#x", ev, user)
+		}
+	}
+	if n := q.events.Load(); n != requests {
+		t.Errorf("%d events, want %d", n, requests)
 	}
 }
 

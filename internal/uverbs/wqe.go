@@ -170,9 +170,7 @@ func (q *queuePair) refuse() {
 		wc.Status = qp.WRFlushErr
 	}
 	q.sendCQ.drain()
-	if q.sendCQ.publish(&wc) {
-		q.sendCQ.notifyProgram()
-	}
+	q.sendCQ.publish(&wc)
 	if q.inner.State() != qp.Err {
 		_ = q.inner.Modify(0, &qp.Attr{State: qp.Err}, qp.AttrState)
 	}
