@@ -97,8 +97,12 @@ func (c *Call) ReadAt(p []byte, addr uint64) error {
 	return nil
 }
 
-// WriteAt copies p to the memory of the calling process.
+// WriteAt copies p to the memory of the calling process. If the thread has died, the error is
+// ESRCH: another process may have its ID.
 func (c *Call) WriteAt(p []byte, addr uint64) error {
+	if !c.Valid() {
+		return unix.ESRCH
+	}
 	for len(p) > 0 {
 		local := []unix.Iovec{{Base: &p[0]}}
 		local[0].SetLen(len(p))

@@ -18,7 +18,7 @@ import (
 
 // Caller is the thread that makes a call.
 type Caller interface {
-	// PID returns the ID of the process.
+	// PID returns the ID of the process; 0: it has died.
 	PID() int
 	// ReadAt fills p from the memory of the process.
 	ReadAt(p []byte, addr uint64) error
@@ -99,7 +99,7 @@ func (s *Supervisor) openDevice(c *seccomp.Call, e sysfs.Entry, cloexec bool) {
 		return
 	}
 	pid, err := processOf(c.PID())
-	if err != nil {
+	if err != nil || !c.Valid() {
 		result(c, 0, unix.ESRCH)
 		return
 	}
@@ -280,8 +280,8 @@ type caller struct {
 func (c *caller) PID() int {
 	c.once.Do(func() {
 		pid, err := processOf(c.Call.PID())
-		if err != nil {
-			pid = c.Call.PID()
+		if err != nil || !c.Valid() {
+			pid = 0 // the thread has died, and its ID may be that of another one
 		}
 		c.pid = pid
 	})

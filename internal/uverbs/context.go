@@ -19,7 +19,7 @@ type Memory interface {
 // Caller is one intercepted call of a program.
 type Caller interface {
 	Memory
-	// PID returns the ID of the process, as this process sees it.
+	// PID returns the ID of the process, as this process sees it; 0: it has died.
 	PID() int
 	// Install gives the program a duplicate of a descriptor and returns its number there.
 	Install(fd int, cloexec bool) (int, error)
