@@ -6,6 +6,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,9 +33,18 @@ type Tree struct {
 	dir  *os.File
 }
 
-// New creates a tree in a new directory under the directory dir.
+// Trees have names that begin with treePrefix. A tree without a lock is stale after staleAge: its
+// process was killed. Processes lock their trees long before.
+const (
+	treePrefix = "gorxe-run-"
+	staleAge   = time.Minute
+)
+
+// New creates a tree in a new directory under the directory dir. It removes trees that killed
+// processes of this user have left there.
 func New(dir string, d *Device) (*Tree, error) {
-	root, err := os.MkdirTemp(dir, "gorxe-run-")
+	removeStale(dir)
+	root, err := os.MkdirTemp(dir, treePrefix)
 	if err != nil {
 		return nil, fmt.Errorf("sysfs: %w", err)
 	}
@@ -49,7 +59,33 @@ func New(dir string, d *Device) (*Tree, error) {
 		_ = os.RemoveAll(root)
 		return nil, fmt.Errorf("sysfs: %w", err)
 	}
+	// Without locks in the file system, isStale finds nothing.
+	_ = unix.Flock(t.FD(), unix.LOCK_EX|unix.LOCK_NB)
 	return t, nil
+}
+
+// removeStale removes stale trees of this user in a directory.
+func removeStale(dir string) {
+	names, _ := filepath.Glob(filepath.Join(dir, treePrefix+"*"))
+	for _, name := range names {
+		if isStale(name) {
+			_ = os.RemoveAll(name)
+		}
+	}
+}
+
+// isStale reports whether a directory is a stale tree of this user.
+func isStale(name string) bool {
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	fd, err := unix.Open(name, flags, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && int(st.Uid) == os.Geteuid() &&
+		time.Since(time.Unix(st.Mtim.Unix())) > staleAge &&
+		unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) == nil
 }
 
 // Root returns the path of the tree.

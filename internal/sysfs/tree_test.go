@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func newTree(t *testing.T) (*Tree, *Device) {
@@ -92,5 +93,44 @@ func TestEqual(t *testing.T) {
 	e.GIDs = nil
 	if d.Equal(&e) {
 		t.Error("a device with other GIDs is equal")
+	}
+}
+
+// New removes trees of killed processes, and no others.
+func TestStale(t *testing.T) {
+	dir := t.TempDir()
+	first, err := New(dir, new(Device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	age := func(name string) string {
+		t.Helper()
+		old := time.Now().Add(-2 * staleAge)
+		if err := os.Chtimes(name, old, old); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	mkdir := func(name string) string {
+		t.Helper()
+		name = filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Join(name, "dev"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	running, other := age(first.Root()), age(mkdir("other"))
+	recent, stale := mkdir(treePrefix+"1"), age(mkdir(treePrefix+"2"))
+	second, err := New(dir, new(Device))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	for name, want := range map[string]bool{running: true, other: true, recent: true, stale: false,
+		second.Root(): true} {
+		if _, err := os.Stat(name); (err == nil) != want {
+			t.Errorf("Stat(%s) = %v, want it to exist: %v", name, err, want)
+		}
 	}
 }
