@@ -29,7 +29,8 @@
 //
 // The program may change rings at any time and pass any parameters. Sizes and own indices are kept
 // outside of the shared memory, each value is read once, and a step takes at most one ring of work
-// requests. The limits are constants: maxObjects, maxRings, maxMirror, maxChannels and maxContexts.
+// requests. The limits are constants: maxObjects, maxRings, maxMirror, maxSpaces, maxChannels and
+// maxContexts.
 //
 // Reading order:
 //

@@ -109,6 +109,9 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 	if s := c.spaces[pid]; s != nil {
 		return s, 0
 	}
+	if len(c.spaces) >= maxSpaces {
+		return nil, syscall.ENOMEM
+	}
 	s, err := openSpace(pid)
 	if err != nil {
 		return nil, errno(err)

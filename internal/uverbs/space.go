@@ -7,8 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxDirty is the number of stores that are collected before they are written.
-const maxDirty = 256
+const (
+	maxDirty  = 256 // stores that are collected before they are written
+	maxSpaces = 64  // processes that register memory with one context
+)
 
 // space is the address space of a program. It is accessed through /proc/PID/mem: the descriptor
 // belongs to the address space, so after an exec or an exit, accesses fail, and they never reach
