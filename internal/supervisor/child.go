@@ -7,6 +7,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -98,11 +99,15 @@ func (c *child) close() {
 	close(c.release)
 }
 
+// patience is how long the processes that a program started may run after its end without a message.
+const patience = 3 * time.Second
+
 // wait forwards signals until all processes have ended, and returns the status of the program.
 func (c *child) wait(s *Supervisor) (status int, err error) {
 	idle := make(chan error, 1)
 	go func() { idle <- s.l.Wait() }()
 	status = -1
+	var late <-chan time.Time
 	for {
 		select {
 		case err := <-s.fatal:
@@ -112,14 +117,18 @@ func (c *child) wait(s *Supervisor) (status int, err error) {
 				status = c.await()
 			}
 			return status, err
+		case <-late:
+			s.logf("the program has ended, but processes that it started have not: "+
+				"waiting for them (kill %d ends them)", os.Getpid())
 		case sig := <-c.signals:
 			switch {
 			case sig == unix.SIGCHLD:
 				if st, ok := c.reap(); ok {
-					status = st
+					status, late = st, time.After(patience)
 				}
-			case status >= 0: // the program has ended, processes that it started have not
 			case fromTerminal(sig):
+			case status >= 0:
+				signalDescendants(sig.(syscall.Signal))
 			default:
 				_ = unix.Kill(c.pid, sig.(syscall.Signal))
 			}

@@ -14,7 +14,7 @@
 //   - supervisor.go: Config, Run
 //   - shim.go: the process between the supervisor and the program
 //   - limit.go: the descriptor numbers of emulated files
-//   - child.go: waiting for processes, signals
+//   - child.go, orphans.go: waiting for processes, signals
 //   - errors.go: errors that say what to do
 //   - handle.go: the intercepted calls
 //   - paths.go, stat_unsafe.go: calls on files

@@ -31,6 +31,14 @@ var programs = map[string]func() int{
 		}
 		return 0
 	},
+	"leave": func() int {
+		c := exec.Command("/bin/sh", "-c", "sleep 0.2; echo ready; exec sleep 60")
+		c.Stdout = os.Stdout
+		if c.Start() != nil {
+			return statusBad
+		}
+		return 0
+	},
 	"inherit": func() int {
 		b, err := io.ReadAll(os.NewFile(3, "inherited"))
 		if string(b) != "inherited" {

@@ -253,6 +253,35 @@ func TestSignal(t *testing.T) {
 	}
 }
 
+// After the end of the program, signals of the supervisor end the processes that it started.
+func TestSignalOrphan(t *testing.T) {
+	c := command("leave", 0)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var b [1]byte
+	if _, err := io.ReadFull(out, b[:]); err != nil { // the orphan runs
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- c.Wait() }()
+	for end := time.After(20 * time.Second); ; {
+		_ = c.Process.Signal(unix.SIGTERM)
+		select {
+		case <-done:
+			return
+		case <-end:
+			_ = c.Process.Kill()
+			t.Fatal("the supervisor still waits after SIGTERM")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // The program ignores signals that the supervisor was started to ignore.
 func TestIgnoredSignals(t *testing.T) {
 	self, err := os.Executable()
