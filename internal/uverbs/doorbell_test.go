@@ -83,3 +83,25 @@ func TestDoorbellsLost(t *testing.T) {
 	bells.handle(enc(int32(-1), uint32(unix.IN_Q_OVERFLOW), uint64(0)))
 	want(t, a.wait(a.cring), 1, 0, 1)
 }
+
+// A program that makes the file of doorbells very long does not stop the device.
+func TestDoorbellsWithoutEnd(t *testing.T) {
+	const size = 64
+	a, b := connected(t, 2, size)
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if !a.sq.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), size)) {
+		t.Fatal("the send queue is full")
+	}
+	if err := unix.Ftruncate(fd, 1<<60); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Pwrite(fd, make([]byte, bellSize), DoorbellOffset); err != nil {
+		t.Fatal(err)
+	}
+	want(t, a.wait(a.cring), 1, 0, 1)
+	openProgram(t, a.dev).ctx.Close()
+}
