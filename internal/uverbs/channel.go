@@ -69,6 +69,10 @@ func (c *channel) send(b []byte) bool {
 	return err == nil && n == len(b)
 }
 
+// maxUnread is the number of events that a pipe holds. A program that writes to the pipe could
+// otherwise keep takeBack busy forever.
+const maxUnread = 8192
+
 // takeBack removes the events of an object that the program has not read, and returns their number.
 // size is that of an event in bytes, which starts with the object's user handle.
 func (c *channel) takeBack(user uint64, size int) (n int) {
@@ -76,7 +80,7 @@ func (c *channel) takeBack(user uint64, size int) (n int) {
 	defer c.mu.Unlock()
 	var kept []byte
 	b := make([]byte, size)
-	for {
+	for range maxUnread {
 		if got, err := unix.Read(c.unread, b); err != nil || got != size {
 			break
 		}

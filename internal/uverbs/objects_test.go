@@ -2,6 +2,8 @@ package uverbs
 
 import (
 	"bytes"
+	"fmt"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -114,6 +116,32 @@ func TestRequestsBetweenCompletions(t *testing.T) {
 	if n := q.events.Load(); n != requests {
 		t.Errorf("%d events, want %d", n, requests)
 	}
+}
+
+// A program that writes to its completion channel does not stop the device.
+func TestEventsWithoutEnd(t *testing.T) {
+	ch, err := newChannel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ch.close()
+	w, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", ch.read), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := make(chan error)
+	go func() {
+		var err error
+		for events := make([]byte, 4096); err == nil; {
+			_, err = w.Write(events)
+		}
+		written <- err
+	}()
+	if n := ch.takeBack(1, 8); n != 0 {
+		t.Errorf("takeBack() = %d, want 0", n)
+	}
+	_ = w.Close()
+	<-written
 }
 
 func TestSharedReceiveQueue(t *testing.T) {
