@@ -99,7 +99,7 @@ func (c *child) close() {
 	close(c.release)
 }
 
-// patience is how long the processes that a program started may run after its end without a message.
+// patience is how long processes may outlive the program that started them without a message.
 const patience = 3 * time.Second
 
 // wait forwards signals until all processes have ended, and returns the status of the program.
