@@ -52,7 +52,7 @@ type Port struct {
 	sendErr error
 
 	sleeper  osnet.Sleeper
-	changing atomic.Bool // the owner must not sleep, because the sockets will be changed
+	changing atomic.Int32 // calls of change that wait; the owner must not sleep meanwhile
 	closed   atomic.Bool
 
 	closing sync.Once
@@ -111,11 +111,11 @@ func (p *Port) Backlog() (bytes int, rate int64) {
 // change lets f change the sockets while the owner is in no call. It returns false, without calling
 // f, if the Port is closed.
 func (p *Port) change(f func(old []*socket) []*socket) bool {
-	p.changing.Store(true)
+	p.changing.Add(1)
 	p.Wake()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.changing.Store(false)
+	p.changing.Add(-1)
 	if p.closed.Load() {
 		return false
 	}

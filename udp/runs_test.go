@@ -102,6 +102,43 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut bool
 	}
 }
 
+// sendRuns sends packets of 64 bytes in runs of 64, with the PSNs from 0 on.
+func sendRuns(t *testing.T, p driver.Port, path *frame.Address, runs int) {
+	t.Helper()
+	e := &frame.Encoder{SourcePort: bth.Port}
+	var bufs [64]driver.Buf
+	for r := range runs {
+		n := p.Alloc(bufs[:])
+		for i := range bufs[:n] {
+			bufs[i].B = packet(e, bufs[i].B, path, bth.PSN(r*len(bufs)+i), 64)
+		}
+		if sent, err := p.Send(bufs[:n]); sent != len(bufs) || err != nil {
+			t.Fatalf("Send() = %d, %v; want %d", sent, err, len(bufs))
+		}
+	}
+}
+
+// Wait does not block while there are packets of a run that did not fit in a call of Receive.
+func TestWaitWithinRun(t *testing.T) {
+	p := pair(t, false)
+	a := addrs(t, p, netip.Addr.Is4)
+	sendRuns(t, p.Port[0], &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}, 1)
+	const patience = 10 * time.Second
+	start := time.Now()
+	var bufs [8]driver.Buf
+	for have := 0; have < 64; {
+		if err := p.Port[1].Wait(patience); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(start) > patience {
+			t.Fatalf("%d of 64 packets received after %v", have, patience)
+		}
+		n := p.Port[1].Receive(bufs[:])
+		p.Port[1].Release(bufs[:n])
+		have += n
+	}
+}
+
 // Runs of other programs with very short, long or many packets are dropped and counted, and packets
 // after them arrive.
 func TestForgedRuns(t *testing.T) {

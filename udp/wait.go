@@ -10,7 +10,9 @@ import (
 func (p *Port) Wait(d time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sleeper.Begin() && !p.changing.Load() && !p.closed.Load() && d != 0 {
+	// Packets that did not fit in the latest Receive are in no socket any more.
+	if p.sleeper.Begin() && len(p.ready) == 0 && p.changing.Load() == 0 && !p.closed.Load() &&
+		d != 0 {
 		p.sleep(d)
 	}
 	p.sleeper.End()
