@@ -42,15 +42,21 @@ func (p *Port) receive() {
 		p.receiveFrom(p.socks[p.hot])
 		return
 	}
-	// A system call finds out which sockets have packets.
+	// A system call finds out which sockets have packets. The others come before the hot one, so
+	// that it does not take all buffers.
 	n, err := unix.Ppoll(p.polls, &unix.Timespec{}, nil)
-	for i := 1; err == nil && n > 0 && i < len(p.polls); i++ {
-		if p.polls[i].Revents == 0 {
+	hot := p.hot
+	for k := 1; err == nil && n > 0 && k <= len(p.socks); k++ {
+		i := (hot + k) % len(p.socks)
+		if p.polls[i+1].Revents == 0 {
 			continue
 		}
 		before := len(p.ready)
-		if p.receiveFrom(p.socks[i-1]); len(p.ready) > before {
-			p.hot = i - 1
+		if p.receiveFrom(p.socks[i]); len(p.ready) > before {
+			p.hot = i
+		}
+		if len(p.ready) > 0 && len(p.rx.free) < rxRuns*(1+maxGRO) {
+			return // what other sockets have may not fit in the buffers
 		}
 	}
 }

@@ -139,6 +139,43 @@ func TestWaitWithinRun(t *testing.T) {
 	}
 }
 
+// Runs to several addresses of a port at the same time do not exceed its buffers.
+func TestRunsToSeveralAddresses(t *testing.T) {
+	p := open(t, testbed.Config{UDP: true, Veth: true, MTU: 4200, Offloads: true})
+	const runs = 150
+	want := 0
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.IsLinkLocalUnicast,
+		func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }} {
+		a := addrs(t, p, is)
+		sendRuns(t, p.Port[0], &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}, runs)
+		want += runs * 64
+	}
+	to := p.Port[1].(*udp.Port)
+	var bufs [64]driver.Buf
+	d, pkt, next := new(frame.Decoder), new(bth.Packet), map[bth.GID]bth.PSN{}
+	for have := 0; have < want; {
+		n := to.Receive(bufs[:])
+		for i := range bufs[:n] {
+			if r := d.Decode(bufs[i].B, pkt); r != frame.ReasonOK ||
+				pkt.BTH.PSN() != next[pkt.Dst] {
+				t.Fatalf("Decode() = %v, PSN %v to %v, want %v; %+v", r, pkt.BTH.PSN(), pkt.Dst,
+					next[pkt.Dst], to.Stats())
+			}
+			next[pkt.Dst]++
+		}
+		to.Release(bufs[:n])
+		have += n
+		if d := to.Stats().RxDropped; d > 0 {
+			t.Fatalf("%d packets dropped after %d of %d", d, have, want)
+		}
+		if n == 0 {
+			if err := to.Wait(time.Second); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
 // Runs of other programs with very short, long or many packets are dropped and counted, and packets
 // after them arrive.
 func TestForgedRuns(t *testing.T) {

@@ -162,7 +162,7 @@ func (p *Port) inspect(i int) (m incoming, ok bool) {
 		m.count = (n + m.size - 1) / m.size
 	}
 	if truncated || m.size < minPacket || m.size > slotLen-headroom || m.count > maxGRO ||
-		m.count > len(p.rx.free) {
+		m.count > 1 && m.count > len(p.rx.free) {
 		p.stats.RxDropped += uint64(max(m.count, 1))
 		return m, false
 	}
