@@ -69,16 +69,19 @@ func (b *bulk) close() {
 // headersOf returns the length of the headers before the BTH, 0 if the frame has others than those
 // that a socket writes.
 func headersOf(b []byte) int {
-	if len(b) < udpmsg.LenV6+bth.HeaderLen {
+	n := 0
+	if len(b) >= etherLen {
+		switch binary.BigEndian.Uint16(b[etherTypeOff:]) {
+		case udpmsg.EtherIPv4:
+			n = udpmsg.LenV4
+		case udpmsg.EtherIPv6:
+			n = udpmsg.LenV6
+		}
+	}
+	if len(b) < n+bth.HeaderLen {
 		return 0
 	}
-	switch binary.BigEndian.Uint16(b[12:]) {
-	case udpmsg.EtherIPv4:
-		return udpmsg.LenV4
-	case udpmsg.EtherIPv6:
-		return udpmsg.LenV6
-	}
-	return 0
+	return n
 }
 
 // destination returns the destination address of a frame with headers of n bytes.

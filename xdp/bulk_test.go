@@ -110,6 +110,39 @@ func testBulk(t *testing.T, from, to *Port, v6 bool) {
 	}
 }
 
+// Short packets before, in and after a long run keep their place.
+func TestBulkOrder(t *testing.T) {
+	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
+	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
+	b := openEnd(t, &pair.B, Options{Mode: Generic})
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	for _, v6 := range []bool{false, true} {
+		frames := make([][]byte, 30)
+		for psn := range frames {
+			op, size := bth.RCWriteMiddle, 1024
+			if psn == 0 || psn == 12 || psn == len(frames)-1 {
+				op, size = bth.RCSendOnly, 8
+			}
+			frames[psn], _ = roce{v6: v6}.packet(op, 17, psn, size, 0)
+		}
+		runs := a.stats.TxRuns
+		sendAll(t, a, frames)
+		if a.stats.TxRuns == runs {
+			t.Errorf("v6=%v: no run was sent", v6)
+		}
+		got := receive(t, b, len(frames), 3*time.Second)
+		if len(got) != len(frames) {
+			t.Fatalf("v6=%v: received %d frames of %d", v6, len(got), len(frames))
+		}
+		for psn, f := range got {
+			if reason := d.Decode(f, pkt); reason != frame.ReasonOK ||
+				pkt.BTH.PSN() != bth.PSN(psn) {
+				t.Fatalf("v6=%v: frame %d: Decode() = %v, PSN %v", v6, psn, reason, pkt.BTH.PSN())
+			}
+		}
+	}
+}
+
 func TestBulkDoesNotAllocate(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
 	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
