@@ -3,8 +3,10 @@ package udp_test
 import (
 	"bytes"
 	"errors"
+	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/udp"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // pair opens two ports: on loopback addresses, or on a veth pair.
@@ -251,6 +254,83 @@ func TestFramesThatAreNotSent(t *testing.T) {
 	if s := p.Port[0].(*udp.Port).Stats(); s.TxFrames != 1 || s.TxDropped != 2 {
 		t.Errorf("Stats() = %+v, want 1 sent and 2 dropped", s)
 	}
+}
+
+// refusal makes the kernel refuse packets from an interface to an address.
+type refusal struct {
+	name      string
+	set, undo func(l netlink.Link, to *net.IPNet) error
+	want      error
+}
+
+var refusals = []refusal{
+	{
+		"MTU",
+		func(l netlink.Link, _ *net.IPNet) error { return netlink.LinkSetMTU(l, 600) },
+		func(l netlink.Link, _ *net.IPNet) error { return netlink.LinkSetMTU(l, 4200) },
+		unix.EMSGSIZE,
+	},
+	{
+		"route",
+		func(_ netlink.Link, to *net.IPNet) error {
+			return netlink.RouteAdd(&netlink.Route{Type: unix.RTN_PROHIBIT, Dst: to})
+		},
+		func(_ netlink.Link, to *net.IPNet) error {
+			return netlink.RouteDel(&netlink.Route{Type: unix.RTN_PROHIBIT, Dst: to})
+		},
+		unix.EACCES,
+	},
+}
+
+// Packets that the kernel refuses are dropped and counted, Info.Note says why, and later ones
+// arrive.
+func TestRefusedPackets(t *testing.T) {
+	for _, c := range refusals {
+		t.Run(c.name, func(t *testing.T) { testRefusal(t, &c) })
+	}
+}
+
+func testRefusal(t *testing.T, c *refusal) {
+	p := open(t, testbed.Config{UDP: true, Veth: true, MTU: 4200, Offloads: true})
+	a, from := addrs(t, p, netip.Addr.Is4), p.Port[0].(*udp.Port)
+	change := func(f func(netlink.Link, *net.IPNet) error) {
+		t.Helper()
+		if err := p.Pair.A.Do(func() error {
+			l, err := netlink.LinkByName(p.Pair.A.Iface)
+			if err != nil {
+				return err
+			}
+			return f(l, &net.IPNet{IP: a[1].Addr().AsSlice(), Mask: net.CIDRMask(32, 32)})
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+	e := &frame.Encoder{SourcePort: bth.Port}
+	var bufs [20]driver.Buf
+	if from.Alloc(bufs[:]) != len(bufs) {
+		t.Fatal("no buffers")
+	}
+	for i := range bufs {
+		bufs[i].B = packet(e, bufs[i].B, &path, bth.PSN(i), 1024)
+	}
+	change(c.set)
+	if n, err := from.Send(bufs[:]); n != 0 || err != nil {
+		t.Errorf("Send() = %d, %v; want 0 frames", n, err)
+	}
+	if s := from.Stats(); s.TxFrames != 0 || s.TxDropped != uint64(len(bufs)) {
+		t.Errorf("Stats() = %+v, want %d dropped", s, len(bufs))
+	}
+	if note := from.Info().Note; !strings.Contains(note, c.want.Error()) {
+		t.Errorf("Info().Note = %q, want the error %q", note, c.want)
+	}
+	change(c.undo)
+	send(t, from, &path, 64)
+	receive(t, p.Port[1], func(pkt *bth.Packet) {
+		if len(pkt.Payload) != 64 {
+			t.Errorf("%d bytes arrive, want 64", len(pkt.Payload))
+		}
+	})
 }
 
 // Packets that exceed the receive buffer are counted.

@@ -8,7 +8,6 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/udpmsg"
-	"golang.org/x/sys/unix"
 )
 
 // Alloc implements driver.Port.
@@ -103,16 +102,6 @@ func (p *Port) refusedBy(err error) {
 		return
 	}
 	p.sendErr = err
-	why := "check the route and the neighbor"
-	switch {
-	case errors.Is(err, unix.EPERM):
-		why = "a firewall drops packets to UDP port 4791"
-	case errors.Is(err, unix.EMSGSIZE):
-		why = "a packet exceeds the MTU of the interface: choose a smaller path MTU, or raise the MTU"
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
-		why = "the address was removed from the interface"
-	case errors.Is(err, unix.ENOBUFS):
-		why = "the queue of the interface is full"
-	}
-	p.net.setNote(fmt.Sprintf("the kernel did not send some packets (%v): %s", err, why))
+	p.net.setNote(fmt.Sprintf("the kernel did not send some packets (%v): %s", err,
+		udpmsg.Advice(err)))
 }

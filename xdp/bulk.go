@@ -2,6 +2,8 @@ package xdp
 
 import (
 	"encoding/binary"
+	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/gorxe/gorxe/bth"
@@ -28,6 +30,7 @@ type bulk struct {
 	// bounded says that the owner wants to know the backlog, which does not include what was sent
 	// through sockets.
 	bounded bool
+	refused error // the latest with which the kernel refused a run
 	note    atomic.Pointer[string]
 }
 
@@ -53,6 +56,13 @@ func (o *opener) openBulk() {
 	b.sender.Note = func(text string) {
 		b.note.Store(&text)
 		p.net.notify()
+	}
+	b.sender.Refused = func(err error) {
+		if !errors.Is(err, b.refused) {
+			b.refused = err
+			b.sender.Note(fmt.Sprintf("the kernel did not send some runs of packets (%v): %s", err,
+				udpmsg.Advice(err)))
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/xdp/veth"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
 
 // sendAll sends frames with one call of Send.
@@ -140,6 +143,43 @@ func TestBulkOrder(t *testing.T) {
 				t.Fatalf("v6=%v: frame %d: Decode() = %v, PSN %v", v6, psn, reason, pkt.BTH.PSN())
 			}
 		}
+	}
+}
+
+// If the kernel refuses the packets of the socket, the port says why, and frames go through the
+// ring.
+func TestBulkRefused(t *testing.T) {
+	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
+	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
+	b := openEnd(t, &pair.B, Options{Mode: Generic})
+	if err := pair.A.Do(func() error {
+		l, err := netlink.LinkByName(pair.A.Iface)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(l, 600) // the ring has no such limit
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var bufs [20]driver.Buf
+	for round, sent := 0, 0; sent == 0; round++ {
+		if a.Alloc(bufs[:]) != len(bufs) {
+			t.Fatal("no send buffers")
+		}
+		for i := range bufs {
+			f, _ := roce{}.packet(bth.RCWriteMiddle, 17, round*len(bufs)+i, 1024, 0)
+			bufs[i].B = append(bufs[i].B[:0], f...)
+		}
+		var err error
+		if sent, err = a.Send(bufs[:]); err != nil || round == 0 && sent != 0 || round == 20 {
+			t.Fatalf("round %d: Send() = %d, %v", round, sent, err)
+		}
+	}
+	if got := receive(t, b, len(bufs), 3*time.Second); len(got) != len(bufs) {
+		t.Errorf("received %d frames, want %d", len(got), len(bufs))
+	}
+	if note := a.Info().Note; !strings.Contains(note, unix.EMSGSIZE.Error()) {
+		t.Errorf("Info().Note = %q, want the error %q", note, unix.EMSGSIZE)
 	}
 }
 

@@ -277,6 +277,21 @@ func (s *Sender) awaitSpace() {
 	_, _ = unix.Ppoll(s.writable[:], &s.timeout, nil)
 }
 
+// Advice says what may be the reason for an error with which the kernel refuses packets.
+func Advice(err error) string {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return "a firewall drops packets to UDP port 4791"
+	case errors.Is(err, unix.EMSGSIZE):
+		return "a packet exceeds the MTU of the interface: choose a smaller path MTU, or raise the MTU"
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EADDRNOTAVAIL):
+		return "the address was removed from the interface"
+	case errors.Is(err, unix.ENOBUFS):
+		return "the queue of the interface is full"
+	}
+	return "check the route and the neighbor"
+}
+
 func (s *Sender) refuse(err error) {
 	if s.Refused != nil {
 		s.Refused(err)
