@@ -13,8 +13,8 @@
 // route and neighbor. What differs from package xdp:
 //
 //   - The UDP source port is 4791, so networks with several paths send all packets between two
-//     hosts on one of them. The IPv6 flow label is 0. PathOptions.SourcePort and FlowLabel of
-//     package roce have no effect.
+//     hosts on one of them. The kernel chooses the IPv6 flow label (net.ipv6.auto_flowlabels).
+//     PathOptions.SourcePort and FlowLabel of package roce have no effect.
 //   - IPv4 packets have DF and identification 0. The identification of received packets is
 //     recovered from their ICRC: see frame.Decoder.RecoverIDs and
 //     docs/decisions/039-udp-port.md for the remaining strength of the ICRC.
@@ -28,7 +28,8 @@
 //
 // Packets of equal length that Send gets at once for a peer go through the kernel as one run of up
 // to 64 packets (UDP_SEGMENT). The kernel may also merge received packets to runs (UDP_GRO), which
-// Receive splits. Kernels before 5.0 have neither.
+// Receive splits. Kernels before 5.0 do not have both, and get single packets, which Info.Note
+// says.
 //
 // Some receivers drop runs, and some NICs cut them into packets whose ICRC is wrong. If packets of
 // runs to an address have to be retransmitted often, packets to it are sent one by one for a while.

@@ -357,8 +357,12 @@ func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, erro
 		return driver.Hop{}, err
 	}
 	if err != nil {
-		return driver.Hop{}, fmt.Errorf("%w: %v from %v: %w: check `ip route get %v`",
-			driver.ErrNoRoute, dst, src, err, dst)
+		from := ""
+		if src.IsValid() {
+			from = fmt.Sprintf(" from %v", src)
+		}
+		return driver.Hop{}, fmt.Errorf("%w: %v%s: %w: check `ip route get %[2]v%[3]s`",
+			driver.ErrNoRoute, dst, from, err)
 	}
 	if dst.IsMulticast() {
 		copy(hop.MAC[:], multicastMAC(dst))

@@ -94,10 +94,16 @@ func open(name string, o Options) (_ *Port, err error) {
 	for i := range p.long {
 		p.long[i] = make([]byte, 1<<16)
 	}
+	if !p.socks[0].runs {
+		n.setNote(noRuns)
+	}
 	p.makePolls()
 	p.watch()
 	return p, nil
 }
+
+// noRuns is the note on kernels before 5.0.
+const noRuns = "the kernel has no segmentation offload for UDP sockets: packets are sent one by one"
 
 // undo releases everything after an error.
 func (p *Port) undo() {
