@@ -14,6 +14,8 @@ const (
 	// An interface that just came up has tentative IPv6 addresses for a second or two.
 	addrPatience = 3 * time.Second
 	addrPause    = 50 * time.Millisecond
+	// addrReads limits how often the list is read while addresses change.
+	addrReads = 5
 )
 
 // Addresses are the addresses of an interface. A tentative IPv6 address becomes usable after
@@ -27,6 +29,9 @@ type Addresses struct {
 func ReadAddrs(h *netlink.Handle, l netlink.Link, use func(netip.Addr) bool) (
 	a Addresses, err error) {
 	list, err := h.AddrList(l, netlink.FAMILY_ALL)
+	for i := 1; i < addrReads && errors.Is(err, netlink.ErrDumpInterrupted); i++ {
+		list, err = h.AddrList(l, netlink.FAMILY_ALL) // the list may be incomplete
+	}
 	if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
 		return a, fmt.Errorf("list addresses: %w", err)
 	}
