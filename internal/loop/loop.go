@@ -130,9 +130,9 @@ type Loop struct {
 func New(c Config) *Loop {
 	l := &Loop{
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
-		free: make(chan struct{}, 1), resume: make(chan struct{}, 1), nudge: make(chan struct{}, 1), onFailed: c.Failed,
-		isMemory: c.IsMemory,
-		sources:  NewSources(nil, nil),
+		free: make(chan struct{}, 1), resume: make(chan struct{}, 1),
+		nudge: make(chan struct{}, 1), onFailed: c.Failed, isMemory: c.IsMemory,
+		sources: NewSources(nil, nil),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	l.bound.init(&c)

@@ -43,8 +43,9 @@ func NewSources(subnets, routes []netip.Prefix) *Sources {
 func (s *Sources) AllowLoopback() { s.local = true }
 
 // AllowOwn makes accept permit the device's own addresses. It is for ports for which the kernel
-// delivers packets to themselves, and drops those that other hosts send with addresses of this
-// host. Call it before SetLocal.
+// delivers packets to themselves. Over IPv4 the kernel drops packets that other hosts send with
+// addresses of this host. Over IPv6 it does not, so a host on the same link can forge them like
+// those of a neighbor. Call AllowOwn before SetLocal.
 func (s *Sources) AllowOwn(subnets []netip.Prefix) {
 	for _, p := range subnets {
 		delete(s.refused, bth.GIDFromAddr(p.Addr()))
