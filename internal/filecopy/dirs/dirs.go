@@ -46,9 +46,9 @@ type Dir struct {
 	place  *list.Element // in idle, nil: not there
 }
 
-// Handle is an open directory for system calls with names relative to it. They must be single path
-// elements, and are not followed by the kernel only if the call says so (AT_SYMLINK_NOFOLLOW,
-// O_NOFOLLOW).
+// Handle is an open directory for system calls with names relative to it. The names must be single
+// path elements. The kernel follows symbolic links unless the call forbids that
+// (AT_SYMLINK_NOFOLLOW, O_NOFOLLOW).
 type Handle struct {
 	FD  int
 	Dev uint64 // device of the file system

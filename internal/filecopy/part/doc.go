@@ -2,8 +2,8 @@
 // until then it has a temporary name in the same directory, derived from its name, so that a later
 // run finds it again.
 //
-// A small file has no temporary name where the file system and the kernel can do without
-// (CreateUnnamed).
+// CreateUnnamed is for small files. They have no temporary name, if the file system and the kernel
+// support that.
 //
 // A large file has a journal beside it: the ranges that were written, with their checksums. A range
 // is in the journal after its checksum was verified and the write has returned. Checkpoint writes

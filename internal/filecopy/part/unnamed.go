@@ -21,7 +21,8 @@ var ErrUnnamed = errors.New("files without a name are not supported")
 // CreateUnnamed creates an empty file for the file name that has no name until Commit (O_TMPFILE),
 // so nothing of it remains if the process ends before. This takes fewer system calls than Create.
 // at is a descriptor of dir, and dev the device of its file system. CreateUnnamed returns
-// ErrUnnamed if it cannot do that: then use Create. UseDirect has no effect.
+// ErrUnnamed if it cannot do that: then use Create. UseDirect is not possible. Sync and a sync of
+// the directory after Commit do not suffice on all file systems: the caller ends with syncfs.
 func CreateUnnamed(dir *os.Root, at int, dev uint64, name string) (*Part, error) {
 	if descriptors() < 0 {
 		return nil, ErrUnnamed

@@ -151,14 +151,19 @@ func (f *file) open() error {
 
 // create creates the temporary file of a file without a journal. The caller holds mu.
 func (f *file) create(root *os.Root) (*part.Part, error) {
-	if !f.sink.c.Direct { // which needs a name
-		h, err := f.sink.dirs.Handle(f.dir.Dir)
+	// A file without a name needs a syncfs at the end (syncTarget): Btrfs can write the name to
+	// disk without the data if only the file, before it has a name, and its directory are synced.
+	// Direct I/O needs a name.
+	if s := f.sink; s.whole && !s.c.Direct {
+		h, err := s.dirs.Handle(f.dir.Dir)
 		if err != nil {
 			return nil, err
 		}
-		p, err := part.CreateUnnamed(root, h.FD, h.Dev, f.Name)
-		if !errors.Is(err, part.ErrUnnamed) {
-			return p, err
+		if h.Dev == s.device {
+			p, err := part.CreateUnnamed(root, h.FD, h.Dev, f.Name)
+			if !errors.Is(err, part.ErrUnnamed) {
+				return p, err
+			}
 		}
 	}
 	return part.Create(root, f.Name)

@@ -61,3 +61,44 @@ func TestFailedWrites(t *testing.T) {
 	}
 	p.Discard()
 }
+
+// A small file has a temporary name if its file system is not synced as a whole at the end.
+func TestTemporaryName(t *testing.T) {
+	path, err := os.MkdirTemp("/dev/shm", "gorxe-sink-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(path)
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, c := range []struct {
+		name           string
+		whole, another bool // the file is on another device than the target directory
+		want           int
+	}{{"whole", true, false, 0}, {"mounted below", true, true, 1}, {"not whole", false, false, 1}} {
+		s := New(nil, Config{Dir: root})
+		if err := s.findDevice(); err != nil {
+			t.Fatal(err)
+		}
+		s.whole = c.whole
+		if c.another {
+			s.device++
+		}
+		f := &file{Entry: record.Entry{Number: 1, Kind: record.File, Name: "f"}, sink: s,
+			dir: s.nodes[0], state: asked, small: true}
+		f.mu.Lock()
+		err := f.open()
+		f.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if list, err := os.ReadDir(path); err != nil || len(list) != c.want {
+			t.Errorf("%s: %d names, %v, want %d", c.name, len(list), err, c.want)
+		}
+		f.abandon()
+		s.dirs.Close()
+	}
+}
