@@ -98,6 +98,9 @@ func (p *Part) lock(f *os.File) error {
 // removeOld removes the temporary files of an earlier run.
 func (p *Part) removeOld() error {
 	f, err := safefile.Open(p.dir, p.temp, os.O_RDWR)
+	if errors.Is(err, fs.ErrPermission) { // it has the permissions of the complete file already
+		f, err = safefile.Open(p.dir, p.temp, os.O_RDONLY)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
