@@ -52,7 +52,7 @@ type Config struct {
 const (
 	MinBuffer       = 4 << 10
 	MaxBuffer       = 1 << 30
-	DefaultBuffer   = 2 << 20
+	DefaultBuffer   = 1920 << 10 // AllocMR asks for huge pages from 2 MiB
 	DefaultLinger   = 5 * time.Second
 	minMessages     = 16
 	defaultMessages = 384

@@ -19,6 +19,7 @@ import (
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/roce/rsocket/core"
 )
 
 // noise returns random bytes.
@@ -385,4 +386,19 @@ func TestSynctest(t *testing.T) {
 			t.Errorf("Read waits for %v, want an hour", d)
 		}
 	})
+}
+
+// The memory of a connection with default buffers gets no huge pages, so that an idle connection
+// does not use all of it.
+func TestBufferPages(t *testing.T) {
+	bed := newTestbed(t, testbed.Config{})
+	c, err := Config{Mappings: core.MaxMaps}.complete()
+	check(t, err)
+	e, err := newEndpoint(bed.Dev[0], &c)
+	check(t, err)
+	const huge = 2 << 20
+	if e.open.Len() >= huge || e.send.Len() >= huge {
+		t.Errorf("regions of %d and %d bytes, want less than %d", e.open.Len(), e.send.Len(), huge)
+	}
+	check(t, e.close())
 }
