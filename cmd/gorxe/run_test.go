@@ -25,6 +25,21 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// A program that cannot be executed is an error.
+func TestRunNotExecutable(t *testing.T) {
+	for name, want := range map[string]string{"/": "/ cannot be executed: is a directory",
+		"run_test.go":   "no such program: run_test.go",
+		"./run_test.go": "./run_test.go cannot be executed: permission denied"} {
+		r := run(t, nil, "run", "--dev", "127.0.0.91", "--", name)
+		if r.status != 1 || !strings.Contains(r.err, want) {
+			t.Errorf("status %d, message %q, want 1 and %q", r.status, r.err, want)
+		}
+	}
+	if r := run(t, nil, "run", "--", ""); r.status != 2 || !strings.Contains(r.err, "is empty") {
+		t.Errorf("status %d, message %q, want 2 and an explanation", r.status, r.err)
+	}
+}
+
 // A program that does not exist is an error.
 func TestRunNoProgram(t *testing.T) {
 	for _, name := range []string{"no-such-program", "/no/such/program"} {

@@ -53,16 +53,22 @@ device sends.`,
   # 1 % loss, the same packets in each run, recorded in a file
   gorxe run --loss 1% --seed 7 --pcap x.pcap -- ibv_rc_pingpong -g 0 10.0.0.2`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case len(args) == 0:
 				return cli.Usagef("PROGRAM is missing")
+			case args[0] == "":
+				return cli.Usagef("PROGRAM is empty") // probably an unset variable of a script
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path, err := exec.LookPath(args[0])
+			var e *exec.Error
 			switch {
 			case errors.Is(err, exec.ErrNotFound), errors.Is(err, fs.ErrNotExist):
 				return fmt.Errorf("no such program: %s", args[0])
+			case errors.As(err, &e):
+				return fmt.Errorf("%s cannot be executed: %w", args[0], e.Err)
 			case err != nil:
 				return err
 			}
