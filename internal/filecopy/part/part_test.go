@@ -58,6 +58,26 @@ func names(t *testing.T, path string) (list []string) {
 	return list
 }
 
+// committed checks that a directory has the file f only, with the content, mode 0751 and time
+// id.Mtime.
+func committed(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(path, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(path, "f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(text, content) || info.Mode() != 0o751 || !info.ModTime().Equal(id.Mtime) {
+		t.Errorf("after Commit: %q, %v, %v", text, info.Mode(), info.ModTime())
+	}
+	if list := names(t, path); len(list) != 1 {
+		t.Errorf("names %q, want only the file", list)
+	}
+}
+
 // A file has its name, permissions and time when it is complete, and not before.
 func TestCommit(t *testing.T) {
 	dir, path := root(t)
@@ -79,15 +99,7 @@ func TestCommit(t *testing.T) {
 			p.Commit(false)); err != nil {
 			t.Fatal(err)
 		}
-		text, _ := os.ReadFile(filepath.Join(path, "f"))
-		info, err := os.Stat(filepath.Join(path, "f"))
-		if err != nil || !bytes.Equal(text, content) || info.Mode() != 0o751 ||
-			!info.ModTime().Equal(id.Mtime) {
-			t.Errorf("after Commit: %q, %v, %v, %v", text, info.Mode(), info.ModTime(), err)
-		}
-		if list := names(t, path); len(list) != 1 {
-			t.Errorf("names %q, want only the file", list)
-		}
+		committed(t, path)
 	}
 	p, err := Create(dir, "f")
 	if err != nil {

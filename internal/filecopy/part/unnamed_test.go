@@ -1,7 +1,6 @@
 package part
 
 import (
-	"bytes"
 	"errors"
 	"os"
 	"path/filepath"
@@ -75,15 +74,7 @@ func TestUnnamed(t *testing.T) {
 				p})...), p.Commit(false)); err != nil {
 				t.Fatal(err)
 			}
-			text, _ := os.ReadFile(filepath.Join(path, "f"))
-			info, err := os.Stat(filepath.Join(path, "f"))
-			if err != nil || !bytes.Equal(text, content) || info.Mode() != 0o751 ||
-				!info.ModTime().Equal(id.Mtime) {
-				t.Errorf("after Commit: %q, %v, %v, %v", text, info.Mode(), info.ModTime(), err)
-			}
-			if list := names(t, path); len(list) != 1 {
-				t.Errorf("names %q, want only the file", list)
-			}
+			committed(t, path)
 		}
 	}
 	notByFD.Store(false)

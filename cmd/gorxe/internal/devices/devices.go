@@ -26,9 +26,8 @@ func Command() *cobra.Command {
 for AF_XDP, udp for UDP sockets), with the one that 'auto' selects first, XDP modes,
 with the mode that 'auto' selects first and whether it receives runs of packets that UDP
 sockets send, queues, MTU, the largest path MTU, addresses by GID index, and the reason
-if a data path is missing. The command changes nothing and
-needs no privileges. To find out whether UDP port 4791 is free, it opens the port for a
-moment.`,
+if a data path is missing. The command changes nothing and needs no privileges. To find
+out whether UDP port 4791 is free, it opens the port for a moment.`,
 		Example: `  gorxe devices
 
   # names of usable interfaces

@@ -43,8 +43,8 @@ interrupted. With --allow-pull, also send files from there. The data is NOT ENCR
 networks that you trust. Without --token-file, everyone whose address is permitted can store files
 (see --allow and --deny; the default is the subnets of the interface).
 
-A file gets its name when its checksum was verified and it is on disk. Until then, it is in a file
-.gorxe-*.part in the same directory, from which the sender resumes an interrupted copy.
+A file gets its name when its checksum was verified and it is on disk. Until then, a file from 4 MiB
+is in a file .gorxe-*.part in the same directory, from which the sender resumes an interrupted copy.
 
 When its sockets are open, recv drops its privileges and prints what it kept. It can then access only
 DIR. With --user, it stores files as that user, who must be able to write to DIR; otherwise it keeps
