@@ -26,6 +26,8 @@ type Caller interface {
 	WriteAt(p []byte, addr uint64) error
 	// Install installs a copy of a descriptor in the process and returns its number there.
 	Install(fd int, cloexec bool) (int, error)
+	// Nonblocking reports whether the file of the call is in nonblocking mode (O_NONBLOCK).
+	Nonblocking() bool
 	// Defer makes the call wait after the function that handles it has returned. Its result is then
 	// ignored. The call ends when reply is called, once, by any goroutine.
 	Defer() (reply func(int64, syscall.Errno))
@@ -39,8 +41,8 @@ type Device interface {
 
 // File is an open device. Its methods may be called by several goroutines.
 type File interface {
-	// FD returns the file that the program gets. It is a file on tmpfs or a memfd, which the
-	// supervisor opens again for the program, or a socket.
+	// FD returns the file that the program gets. It is a file on tmpfs, a memfd or a pipe, which
+	// the supervisor opens again for the program, or a socket.
 	FD() int
 	Ioctl(c Caller, cmd, arg uint64) (int64, syscall.Errno)
 	Write(c Caller, addr, n uint64) (int64, syscall.Errno)
@@ -126,7 +128,7 @@ func (s *Supervisor) installFile(c *seccomp.Call, o *openFile, cloexec bool) (in
 	}
 	id := fileID{st.Dev, st.Ino}
 	fd, own := o.FD(), -1
-	if st.Mode&unix.S_IFMT == unix.S_IFREG {
+	if t := st.Mode & unix.S_IFMT; t == unix.S_IFREG || t == unix.S_IFIFO {
 		// A lock belongs to an open file description. The program's description has it until its
 		// last descriptor and mapping is gone.
 		var err error
@@ -286,6 +288,21 @@ func (c *caller) PID() int {
 		c.pid = pid
 	})
 	return c.pid
+}
+
+// Nonblocking implements Caller.
+func (c *caller) Nonblocking() bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%d", c.Call.PID(), int32(c.Args[0])))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if v, ok := strings.CutPrefix(line, "flags:"); ok {
+			flags, _ := strconv.ParseInt(strings.TrimSpace(v), 8, 64)
+			return flags&unix.O_NONBLOCK != 0
+		}
+	}
+	return false
 }
 
 // Defer implements Caller.

@@ -14,6 +14,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/sysfs"
 )
 
 // programs are what the test binary does as a program. The result is the exit status.
@@ -142,12 +144,30 @@ func use() int {
 	_ = unix.Close(copied)
 	_ = unix.Close(other)
 
+	channel(check)
 	netlink(check)
 	return status
 }
 
 func isDevice(st *unix.Stat_t) bool {
 	return st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(231, 192)
+}
+
+// channel uses a device whose file is a pipe.
+func channel(check func(string, bool, ...any)) {
+	fd, err := unix.Open("/dev/infiniband/rdma_cm", unix.O_RDWR, 0)
+	check("open of a pipe", err == nil, err)
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	check("fstat of a pipe", st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == sysfs.CMNumber, st,
+		err)
+	n, err := unix.Write(fd, []byte("command"))
+	check("write to a pipe", n == 7 && err == nil, n, err)
+	err = unix.SetNonblock(fd, true)
+	check("nonblocking mode", err == nil, err)
+	_, err = unix.Write(fd, []byte("command"))
+	check("nonblocking write", errors.Is(err, unix.EAGAIN), err)
+	_ = unix.Close(fd)
 }
 
 // netlink asks for the devices as the command rdma does.

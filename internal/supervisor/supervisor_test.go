@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 // supervise runs the program.
 func supervise() int {
-	show := sysfs.Device{Name: "rxe0", Interface: "lo", Up: true, GUID: [8]byte{7: 1}}
+	show := sysfs.Device{Name: "rxe0", Interface: "lo", Up: true, GUID: [8]byte{7: 1}, CM: true}
 	tree, err := sysfs.New(os.TempDir(), &show)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -52,10 +52,10 @@ func supervise() int {
 	if err := os.Setenv(envRole, "program"); err != nil {
 		return statusBad
 	}
-	dev := new(fakeDevice)
+	dev, channels := new(fakeDevice), new(fakeChannels)
 	s := New(Config{
 		Path: "/proc/self/exe", Args: []string{"program"}, Env: os.Environ(), Tree: tree,
-		Verbs: dev, Trace: os.Stdout,
+		Verbs: dev, CM: channels, Trace: os.Stdout,
 		Files: func() sysfs.Device { return show },
 		Netlink: func() nldev.Device {
 			return nldev.Device{Name: "rxe0", Interface: "lo", Index: 1, Up: true,
@@ -67,13 +67,15 @@ func supervise() int {
 		fmt.Fprintln(os.Stderr, err)
 		return statusBad
 	}
-	for end := time.Now().Add(10 * time.Second); dev.opened.Load() != dev.closed.Load(); {
-		if time.Now().After(end) {
-			fmt.Fprintf(os.Stderr, "%d devices opened, %d closed\n", dev.opened.Load(),
-				dev.closed.Load())
-			return statusBad
+	for _, d := range []*fakeDevice{dev, &channels.fakeDevice} {
+		for end := time.Now().Add(10 * time.Second); d.opened.Load() != d.closed.Load(); {
+			if time.Now().After(end) {
+				fmt.Fprintf(os.Stderr, "%d devices opened, %d closed\n", d.opened.Load(),
+					d.closed.Load())
+				return statusBad
+			}
+			time.Sleep(time.Millisecond)
 		}
-		time.Sleep(time.Millisecond)
 	}
 	return status
 }
@@ -139,6 +141,29 @@ func (f *fakeFile) Name(Caller, bool, uint64, uint64) string { return "FAKE" }
 func (f *fakeFile) Close() {
 	_ = unix.Close(f.fd)
 	f.d.closed.Add(1)
+}
+
+// fakeChannels is a device whose files are pipes.
+type fakeChannels struct{ fakeDevice }
+
+type fakeChannel struct{ fakeFile }
+
+func (d *fakeChannels) Open(pid int) (File, error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, err
+	}
+	_ = unix.Close(p[1])
+	d.opened.Add(1)
+	return &fakeChannel{fakeFile{&d.fakeDevice, p[0], pid}}, nil
+}
+
+// Write fails if the file is in nonblocking mode.
+func (f *fakeChannel) Write(c Caller, _, n uint64) (int64, syscall.Errno) {
+	if c.Nonblocking() {
+		return 0, unix.EAGAIN
+	}
+	return int64(n), 0
 }
 
 // result of a test run.
