@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -22,8 +23,9 @@ type cmID struct {
 	wake chan struct{} // capacity 1: an event was added, or the cmID ended
 
 	// Owner only.
-	usesPath, resolvedPath bool  // see pathCache.use
-	conn                   *Conn // once established: gets the events
+	usesPath, resolvedPath bool             // see pathCache.use
+	conn                   *Conn            // once established: gets the events
+	handler                inside.CMHandler // gets the events instead; see inside.HandleConn
 
 	queue *acceptQueue  // owner: where a request waits or waited for Accept
 	entry *list.Element // queue's: nil after the request has left it
@@ -97,6 +99,8 @@ func (g *gsi) dispatch(now qp.Time) {
 			id := g.ids[e.ID]
 			switch {
 			case id == nil:
+			case id.handler != nil:
+				id.handler(cm.Time(now), g.cm, e)
 			case e.Kind == cm.EventSuspect:
 				if id.conn != nil {
 					g.alive.suspect(g, now, id.conn.qp)
@@ -112,6 +116,10 @@ func (g *gsi) dispatch(now qp.Time) {
 
 // offer passes a request to its listener. It refuses the request if the listener is closed.
 func (g *gsi) offer(now qp.Time, e cm.Event) {
+	if h := g.handlers[e.Listener]; h != nil {
+		h(cm.Time(now), g.cm, e)
+		return
+	}
 	l := g.listeners[e.Listener]
 	if l == nil {
 		_ = g.cm.Abort(cm.Time(now), e.ID)
@@ -146,6 +154,9 @@ func (g *gsi) forget(now qp.Time, comm cm.CommID) {
 	}
 	if id.conn != nil {
 		id.conn.ended(now, ErrClosed)
+	}
+	if id.handler != nil {
+		id.handler(cm.Time(now), g.cm, cm.Event{Kind: cm.EventClosed, ID: comm})
 	}
 	id.end()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
@@ -212,8 +213,9 @@ func smallestMTU(ms ...MTU) MTU {
 }
 
 // ResolvePath returns the path from the local GID with index gidIndex to remote, for Modify with
-// AttrPath, and the largest path MTU that the interface and the route support. It may wait for a
-// neighbor lookup until ctx is done.
+// AttrPath, and the largest path MTU that the interface and the route support. If gidIndex is
+// negative, the route to remote selects the local address. ResolvePath may wait for a neighbor
+// lookup until ctx is done.
 //
 // Errors: ErrClass, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrClosed.
 func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o PathOptions) (
@@ -221,6 +223,9 @@ func (d *Device) ResolvePath(ctx context.Context, gidIndex int, remote GID, o Pa
 	local, err := d.localGID(gidIndex, remote)
 	if err != nil {
 		return nil, 0, err
+	}
+	if gidIndex < 0 {
+		local.Addr = netip.Addr{}
 	}
 	return d.resolve(ctx, local, remote, o)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -28,7 +29,8 @@ type gsi struct {
 
 	ids       map[cm.CommID]*cmID
 	listeners map[cm.ListenerID]*acceptQueue
-	failed    []*qp.QP // went to ERR since the last step
+	handlers  map[cm.ListenerID]inside.CMHandler // of other listeners; see inside.HandleListener
+	failed    []*qp.QP                           // went to ERR since the last step
 	alive     keepAlives
 	ctr       gsiCounters
 }
@@ -55,6 +57,7 @@ func newGSI(d *Device, mac bth.MAC, random func() uint64, peers limit.Access) (*
 	g := &gsi{
 		dev: d, cm: m, psn: PSN(random() & 0xffffff), paths: newPathCache(),
 		ids: map[cm.CommID]*cmID{}, listeners: map[cm.ListenerID]*acceptQueue{},
+		handlers: map[cm.ListenerID]inside.CMHandler{},
 	}
 	d.eng.SetErrHook(func(q *qp.QP) { g.failed = append(g.failed, q) })
 	return g, nil

@@ -3,10 +3,12 @@ package roce
 import (
 	"cmp"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
 )
 
 func init() {
@@ -21,6 +23,30 @@ func init() {
 	}
 	inside.Backing = func(b mr.Backing) any {
 		return MROption(func(c *mrConfig) { c.backing = b })
+	}
+	inside.CM = func(d any, f func(cm.Time, *cm.CM)) bool {
+		g := d.(*Device).gsi
+		return g.dev.loop.Do(func(now qp.Time) {
+			f(cm.Time(now), g.cm)
+			g.dispatch(now)
+			g.transmit(now)
+		})
+	}
+	inside.HandleConn = func(d any, comm cm.CommID, gids bth.GIDPair, path *Path,
+		h inside.CMHandler) {
+		g := d.(*Device).gsi
+		id := newCMID(comm, gids)
+		id.handler = h
+		g.ids[comm] = id
+		g.paths.use(id, path)
+	}
+	inside.HandleListener = func(d any, l cm.ListenerID, h inside.CMHandler) {
+		g := d.(*Device).gsi
+		if h == nil {
+			delete(g.handlers, l)
+			return
+		}
+		g.handlers[l] = h
 	}
 }
 

@@ -1,5 +1,6 @@
-// Package inside gives package internal/uverbs the engine objects behind those of package roce,
-// without making them part of roce's API. Package roce sets the functions when it is initialized.
+// Package inside gives packages internal/uverbs and internal/ucma the engine objects behind those
+// of package roce, and its connection manager, without making them part of roce's API. Package roce
+// sets the functions when it is initialized.
 //
 // Reading order:
 //

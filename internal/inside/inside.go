@@ -1,10 +1,16 @@
 package inside
 
 import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
 )
+
+// CMHandler handles an event of the connection manager m. The owner of the loop calls it.
+type CMHandler func(now cm.Time, m *cm.CM, e cm.Event)
 
 // The parameters are objects of package roce, which this package cannot import. Other types cause a
 // panic.
@@ -27,4 +33,15 @@ var (
 	// Backing returns a roce.MROption: the memory of the region is a copy of memory of another
 	// process.
 	Backing func(b mr.Backing) any
+
+	// CM runs f as the owner of the loop of a *roce.Device. Then it delivers the events and sends
+	// the messages that f has caused. It returns false if the device is closed.
+	CM func(device any, f func(now cm.Time, m *cm.CM)) bool
+	// HandleConn makes h get the events of a communication ID of a *roce.Device. The last one is
+	// EventClosed. path is the resolved path to the peer; nil means the path of the peer's request.
+	// Only the loop's owner may call it, before it polls events.
+	HandleConn func(device any, id cm.CommID, gids bth.GIDPair, path *frame.Path, h CMHandler)
+	// HandleListener makes h get the requests to a listener of a *roce.Device, until Unlisten and
+	// another call without h. Only the loop's owner may call it.
+	HandleListener func(device any, id cm.ListenerID, h CMHandler)
 )
