@@ -26,10 +26,10 @@ func Command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- PROGRAM [ARGUMENT]...",
 		Short: "Run a program of libibverbs on an emulated RDMA device",
-		Long: `Run an unmodified program of libibverbs, and all processes that it starts, on an
-emulated RDMA device. The kernel needs no RDMA support, and the program needs nothing
-but rdma-core's libraries. No privileges are needed: without them the device uses UDP
-sockets.
+		Long: `Run an unmodified program of libibverbs or librdmacm, and all processes that it
+starts, on an emulated RDMA device. The kernel needs no RDMA support, and the program
+needs nothing but rdma-core's libraries. No privileges are needed: without them the
+device uses UDP sockets.
 
 The program sees one device, rxe0, with the addresses of the interface as GIDs. Several
 'gorxe run' on one host need different addresses: --dev accepts an address instead of an

@@ -11,6 +11,7 @@ import (
 	"github.com/gorxe/gorxe/internal/nldev"
 	"github.com/gorxe/gorxe/internal/supervisor"
 	"github.com/gorxe/gorxe/internal/sysfs"
+	"github.com/gorxe/gorxe/internal/ucma"
 	"github.com/gorxe/gorxe/internal/uverbs"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -45,6 +46,8 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, uv.Close()) }()
+	cm := ucma.NewDevice(dev, uv.NodeGUID())
+	defer func() { err = errors.Join(err, cm.Close()) }()
 	d := &described{dev: dev, verbs: uv}
 	if i, err := net.InterfaceByName(dev.Info().Name); err == nil {
 		d.index = i.Index
@@ -56,7 +59,7 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 	}
 	defer func() { err = errors.Join(err, tree.Close()) }()
 	c := supervisor.Config{Path: path, Args: args, Env: os.Environ(), Tree: tree,
-		Files: d.files, Netlink: d.netlink, Verbs: verbs{uv}, Log: diag}
+		Files: d.files, Netlink: d.netlink, Verbs: verbs{uv}, CM: manager{cm}, Log: diag}
 	if f.trace {
 		c.Trace = diag
 	}
@@ -91,7 +94,7 @@ type described struct {
 func (d *described) files() sysfs.Device {
 	info := d.dev.Info()
 	f := sysfs.Device{Name: deviceName, Interface: info.Name, MAC: info.MAC.String(),
-		Up: info.Up, GUID: d.verbs.NodeGUID()}
+		Up: info.Up, GUID: d.verbs.NodeGUID(), CM: true}
 	for _, g := range d.dev.GIDs() {
 		f.GIDs = append(f.GIDs, sysfs.GID{Index: g.Index, GID: g.GID})
 	}
@@ -101,7 +104,7 @@ func (d *described) files() sysfs.Device {
 func (d *described) netlink() nldev.Device {
 	info, r := d.dev.Info(), d.verbs.Resources()
 	return nldev.Device{Name: deviceName, Interface: info.Name, Index: d.index, Up: info.Up,
-		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber,
+		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber, CM: sysfs.CMNumber,
 		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
 			{Name: "qp", Count: r.QPs}, {Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
 			{Name: "ctx", Count: r.Contexts}}}

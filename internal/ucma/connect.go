@@ -1,0 +1,182 @@
+package ucma
+
+import (
+	"net/netip"
+	"syscall"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/roce/cm"
+)
+
+// defaultAckTimeout is the Local ACK Timeout in requests: 0.54 s, as in package roce.
+const defaultAckTimeout = 17
+
+// connect sends a connection request, or asks for the datagram QP of a service.
+func (q *command) connect(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	p := q.in.connParam()
+	i, no := q.id()
+	switch {
+	case no != 0:
+		return nil, no
+	case i.state != routed || !p.valid:
+		return nil, syscall.EINVAL
+	}
+	var err error
+	gids := i.path.GIDs()
+	if i.datagram() {
+		i.comm, err = m.Resolve(now, &cm.SIDRParams{Local: gids.Local, Remote: gids.Remote,
+			Service: cm.UDPService(i.dst.Port()), SourcePort: i.src.Port(), PrivateData: p.private})
+	} else {
+		i.params = i.connectParams(&p)
+		i.comm, err = m.Connect(now, i.params)
+	}
+	if err != nil {
+		i.comm = 0
+		return nil, errno(err)
+	}
+	i.state = connected
+	inside.HandleConn(i.dev.dev, i.comm, gids, i.path, i.onEvent)
+	return nil, 0
+}
+
+// connectParams returns the contents of a request.
+func (i *id) connectParams(p *connParam) *cm.ConnectParams {
+	a := i.path.Address()
+	c := &cm.ConnectParams{
+		Local: a.Src, Remote: a.Dst, Service: cm.TCPService(i.dst.Port()), SourcePort: i.src.Port(),
+		QPN: bth.QPN(p.qpn), PSN: i.psn, MTU: i.mtu, RetryCount: p.retry, RNRRetry: p.rnrRetry,
+		FlowControl: p.flow, SRQ: p.srq, AckTimeout: defaultAckTimeout, FlowLabel: a.FlowLabel,
+		TrafficClass: a.TrafficClass, SL: a.PCP, HopLimit: a.HopLimit, PrivateData: p.private,
+	}
+	if i.ackTimeout != 0 {
+		c.AckTimeout = i.ackTimeout
+	}
+	if i.qpType == qpUC {
+		c.Transport = cm.UC
+		return c
+	}
+	c.ResponderResources, c.InitiatorDepth = p.responder, p.initiator
+	return c
+}
+
+// listen starts to accept requests.
+func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	i, no := q.id()
+	backlog := q.in.u32()
+	switch {
+	case no != 0:
+		return nil, no
+	case i.space == psIB || i.state != idle:
+		return nil, syscall.EINVAL
+	}
+	if backlog == 0 || backlog > maxBacklog {
+		backlog = maxBacklog
+	}
+	if !i.bound {
+		if no := i.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); no != 0 {
+			return nil, no
+		}
+	}
+	p := cm.ListenParams{Service: cm.TCPService(i.src.Port()), Backlog: int(backlog)}
+	if i.datagram() {
+		p.Service = cm.UDPService(i.src.Port())
+	}
+	if !i.src.Addr().IsUnspecified() {
+		p.Local = bth.GIDFromAddr(i.src.Addr())
+	}
+	l, err := m.Listen(p)
+	if err != nil {
+		return nil, errno(err)
+	}
+	i.state, i.listener = listening, l
+	inside.HandleListener(i.dev.dev, l, i.offer)
+	return nil, 0
+}
+
+// accept answers a request. Without parameters it confirms the peer's response: the program's QP is
+// ready.
+func (q *command) accept(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	uid := q.in.u64()
+	p := q.in.connParam()
+	i, no := q.id()
+	switch {
+	case no != 0:
+		return nil, no
+	case !p.valid && i.response != nil:
+		if err := m.Ready(now, i.comm, nil); err != nil {
+			return nil, errno(err)
+		}
+		i.up = true
+		return nil, 0
+	case !p.valid || i.state != requested:
+		return nil, syscall.EINVAL
+	}
+	if err := i.reply(now, m, &p); err != nil {
+		return nil, errno(err)
+	}
+	i.uid, i.state = uid, connected
+	return nil, 0
+}
+
+// reply accepts the request.
+func (i *id) reply(now cm.Time, m *cm.CM, p *connParam) error {
+	if i.datagram() {
+		if p.qkey == 0 {
+			p.qkey = udpQKey
+		}
+		return m.ReplySIDR(now, i.comm, &cm.SIDRReply{QPN: bth.QPN(p.qpn), QKey: bth.QKey(p.qkey),
+			PrivateData: p.private})
+	}
+	return m.Accept(now, i.comm, &cm.AcceptParams{
+		QPN: bth.QPN(p.qpn), PSN: i.psn,
+		ResponderResources: min(p.responder, i.request.InitiatorDepth),
+		InitiatorDepth:     min(p.initiator, i.request.ResponderResources),
+		RNRRetry:           p.rnrRetry, FlowControl: p.flow, SRQ: p.srq, PrivateData: p.private,
+	})
+}
+
+// reject refuses a request, or a response.
+func (q *command) reject(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	i, no := q.id()
+	n, reason := q.in.u8(), cm.ReasonConsumer
+	if q.in.u8() == rejVendor {
+		reason = cm.ReasonVendorOption
+	}
+	q.in.skip(2)
+	private := q.in.bytes(privateSize)[:n]
+	switch {
+	case no != 0:
+		return nil, no
+	case i.request != nil && i.datagram():
+		return nil, errno(m.ReplySIDR(now, i.comm, &cm.SIDRReply{Status: cm.SIDRRejected,
+			PrivateData: private}))
+	}
+	return nil, errno(m.Reject(now, i.comm, reason, nil, private))
+}
+
+// disconnect ends a connection. If the peer has ended it already, there is nothing to do.
+func (q *command) disconnect(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	i, no := q.id()
+	switch {
+	case no != 0:
+		return nil, no
+	case i.state != connected || i.datagram():
+		return nil, syscall.EINVAL
+	}
+	_ = m.Disconnect(now, i.comm, nil)
+	return nil, 0
+}
+
+// notify tells the connection manager that data has come in.
+func (q *command) notify(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
+	i, no := q.id()
+	switch {
+	case no != 0:
+		return nil, no
+	case i.comm == 0 || q.in.u32() != commEst:
+		return nil, syscall.EINVAL
+	}
+	m.CommEstablished(now, i.comm)
+	return nil, 0
+}
