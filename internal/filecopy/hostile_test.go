@@ -140,6 +140,13 @@ func TestHostileSource(t *testing.T) {
 		"zero byte":         func(h *hostile) { h.entry(1, 0, record.File, "a\x00", 1) },
 		"unknown directory": func(h *hostile) { h.entry(1, 7, record.File, "a", 1) },
 		"entry 0":           func(h *hostile) { h.entry(0, 0, record.File, "a", 1) },
+		"failure of a file that was not asked for": func(h *hostile) {
+			b := record.AppendEntry(nil, &record.Entry{Number: 1, Kind: record.File, Name: "a"})
+			h.send(h.records, 0, record.AppendFail(b, &record.Fail{Number: 1, Text: "no"}))
+		},
+		"failure of an unknown file": func(h *hostile) {
+			h.send(h.records, 0, record.AppendFail(nil, &record.Fail{Number: 1, Text: "no"}))
+		},
 		"file as directory": func(h *hostile) {
 			h.entry(1, 0, record.File, "a",
 				1)

@@ -27,7 +27,7 @@ func (s *Sink) recordsOf(b *blocks) error {
 		case *record.End:
 			err = s.endOf(r)
 		case *record.Fail:
-			s.sourceFailed(r)
+			err = s.sourceFailed(r)
 		case *record.Leave:
 			err = s.leave(r)
 		case *record.Tree:
@@ -188,22 +188,21 @@ func (s *Sink) endOf(e *record.End) error {
 }
 
 // sourceFailed gives up a file that the source cannot send.
-func (s *Sink) sourceFailed(r *record.Fail) {
+func (s *Sink) sourceFailed(r *record.Fail) error {
 	if r.Number == 0 { // the text has the path
 		s.mu.Lock()
 		s.sum.Failed++
 		s.mu.Unlock()
 		s.report("sender", errors.New(r.Text))
-		return
+		return nil
 	}
-	s.mu.Lock()
-	f := s.files[r.Number]
-	s.mu.Unlock()
+	f, err := s.file(r.Number)
 	if f != nil {
 		s.do(func() {
 			f.fail(errors.New("the sender could not read it: "+r.Text), !r.Changed)
 		})
 	}
+	return err
 }
 
 // leave ends the entries of a directory.
