@@ -19,6 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/seccomp"
 )
 
 // The tests confine a child process: this test program, started with these variables.
@@ -121,7 +123,7 @@ var absent = map[string]syscall.Errno{"lacking": unix.ENOSYS, "forbidden": unix.
 
 // forbid makes system calls fail with an error, on all threads.
 func forbid(e syscall.Errno, calls ...uint32) error {
-	prog := []bpf.Instruction{bpf.LoadAbsolute{Off: offsetNr, Size: wordSize}}
+	prog := []bpf.Instruction{bpf.LoadAbsolute{Off: seccomp.OffsetNr, Size: seccomp.WordSize}}
 	for _, nr := range calls {
 		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpEqual, Val: nr, SkipFalse: 1},
 			bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(e)})
@@ -133,7 +135,7 @@ func forbid(e syscall.Errno, calls ...uint32) error {
 	if err := setNoNewPrivs(); err != nil {
 		return err
 	}
-	_, err = loadFilter(raw, filterFlags)
+	_, err = seccomp.Load(raw, filterFlags)
 	return err
 }
 

@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"unsafe"
 
-	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 	"kernel.org/pub/linux/libs/security/libcap/psx"
 )
@@ -54,18 +53,4 @@ func landlockAdd(ruleset int, access uint64, dir int) error {
 	_, _, e := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(ruleset),
 		unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&attr)), 0, 0, 0)
 	return errnoOf(e)
-}
-
-// loadFilter installs a seccomp filter on all threads. If the kernel cannot synchronize the
-// threads, the result is positive.
-func loadFilter(prog []bpf.RawInstruction, flags uint) (int, error) {
-	f := make([]unix.SockFilter, len(prog))
-	for i, in := range prog {
-		f[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}
-	}
-	p := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
-	n, _, e := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, uintptr(flags),
-		uintptr(unsafe.Pointer(&p)))
-	runtime.KeepAlive(f)
-	return int(n), errnoOf(e)
 }

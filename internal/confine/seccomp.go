@@ -6,16 +6,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
-)
 
-// Offsets in struct seccomp_data, in bytes. Both architectures are little-endian: the lower half of
-// an argument comes first.
-const (
-	offsetNr   = 0
-	offsetArch = 4
-	offsetArgs = 16
-	argSize    = 8
-	wordSize   = 4
+	"github.com/gorxe/gorxe/internal/seccomp"
 )
 
 // Results of the filter.
@@ -28,20 +20,22 @@ const (
 
 // filter compiles a policy.
 func filter(rules []rule) []bpf.Instruction {
-	load := func(off uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: off, Size: wordSize} }
+	load := func(off uint32) bpf.Instruction {
+		return bpf.LoadAbsolute{Off: off, Size: seccomp.WordSize}
+	}
 	ret := func(v uint32) bpf.Instruction { return bpf.RetConstant{Val: v} }
 	prog := []bpf.Instruction{
-		load(offsetArch),
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
+		load(seccomp.OffsetArch),
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: seccomp.AuditArch, SkipTrue: 1},
 		ret(kill),
-		load(offsetNr),
+		load(seccomp.OffsetNr),
 	}
 	for _, r := range rules {
 		body := []bpf.Instruction{}
 		for _, c := range r.checks {
-			off := uint32(offsetArgs + c.arg*argSize)
+			off := uint32(seccomp.OffsetArgs + c.arg*seccomp.ArgSize)
 			if c.upper {
-				off += wordSize
+				off += seccomp.WordSize
 			}
 			body = append(body, load(off))
 			if c.mask != anyBit {
@@ -83,7 +77,7 @@ func installFilter(writeFiles bool, r *Report) error {
 	if err != nil {
 		return err
 	}
-	thread, err := loadFilter(prog, filterFlags)
+	thread, err := seccomp.Load(prog, filterFlags)
 	switch {
 	case lacks(err):
 		r.missing("no seccomp filters in this kernel")

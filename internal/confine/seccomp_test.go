@@ -7,6 +7,8 @@ import (
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/seccomp"
 )
 
 // decide runs the filter on a system call.
@@ -17,12 +19,12 @@ func decide(t *testing.T, writeFiles bool, arch uint32, nr int, args ...uint64) 
 		t.Fatal(err)
 	}
 	// The VM loads words in network byte order, the kernel in that of the machine.
-	data := make([]byte, offsetArgs+6*argSize)
-	binary.BigEndian.PutUint32(data[offsetNr:], uint32(nr))
-	binary.BigEndian.PutUint32(data[offsetArch:], arch)
+	data := make([]byte, seccomp.OffsetArgs+6*seccomp.ArgSize)
+	binary.BigEndian.PutUint32(data[seccomp.OffsetNr:], uint32(nr))
+	binary.BigEndian.PutUint32(data[seccomp.OffsetArch:], arch)
 	for i, a := range args {
-		binary.BigEndian.PutUint32(data[offsetArgs+i*argSize:], uint32(a))
-		binary.BigEndian.PutUint32(data[offsetArgs+i*argSize+wordSize:], uint32(a>>32))
+		binary.BigEndian.PutUint32(data[seccomp.OffsetArgs+i*seccomp.ArgSize:], uint32(a))
+		binary.BigEndian.PutUint32(data[seccomp.OffsetArgs+i*seccomp.ArgSize+seccomp.WordSize:], uint32(a>>32))
 	}
 	v, err := vm.Run(data)
 	if err != nil {
@@ -96,10 +98,10 @@ func TestFilter(t *testing.T) {
 		{"rename", unix.SYS_RENAMEAT, nil, deny, allow},
 		{"remove", unix.SYS_UNLINKAT, nil, deny, allow},
 	} {
-		if got := decide(t, false, auditArch, c.nr, c.args...); got != c.plain {
+		if got := decide(t, false, seccomp.AuditArch, c.nr, c.args...); got != c.plain {
 			t.Errorf("%s: %#x without files, want %#x", c.name, got, c.plain)
 		}
-		if got := decide(t, true, auditArch, c.nr, c.args...); got != c.files {
+		if got := decide(t, true, seccomp.AuditArch, c.nr, c.args...); got != c.files {
 			t.Errorf("%s: %#x with files, want %#x", c.name, got, c.files)
 		}
 	}

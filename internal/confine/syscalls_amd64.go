@@ -3,9 +3,8 @@ package confine
 import "golang.org/x/sys/unix"
 
 const (
-	auditArch = unix.AUDIT_ARCH_X86_64
-	statAt    = unix.SYS_NEWFSTATAT
-	setFS     = 0x1002 // ARCH_SET_FS of arch_prctl: thread-local storage
+	statAt = unix.SYS_NEWFSTATAT
+	setFS  = 0x1002 // ARCH_SET_FS of arch_prctl: thread-local storage
 )
 
 // archCalls lists system calls of amd64 that newer architectures do not have.

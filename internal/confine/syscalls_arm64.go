@@ -3,8 +3,7 @@ package confine
 import "golang.org/x/sys/unix"
 
 const (
-	auditArch = unix.AUDIT_ARCH_AARCH64
-	statAt    = unix.SYS_FSTATAT
+	statAt = unix.SYS_FSTATAT
 )
 
 // archCalls lists system calls that only arm64 has.

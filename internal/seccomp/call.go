@@ -81,20 +81,7 @@ func (c *Call) install(a addFD, cloexec bool) (int, error) {
 
 // ReadAt fills p from the memory of the calling process.
 func (c *Call) ReadAt(p []byte, addr uint64) error {
-	for len(p) > 0 {
-		local := []unix.Iovec{{Base: &p[0]}}
-		local[0].SetLen(len(p))
-		n, err := unix.ProcessVMReadv(c.tid, local,
-			[]unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}, 0)
-		if err != nil {
-			return err
-		}
-		if n == 0 {
-			return unix.EFAULT
-		}
-		p, addr = p[n:], addr+uint64(n)
-	}
-	return nil
+	return c.copy(unix.ProcessVMReadv, p, addr)
 }
 
 // WriteAt copies p to the memory of the calling process. If the thread has died, the error is
@@ -103,11 +90,18 @@ func (c *Call) WriteAt(p []byte, addr uint64) error {
 	if !c.Valid() {
 		return unix.ESRCH
 	}
+	return c.copy(unix.ProcessVMWritev, p, addr)
+}
+
+// processVM is unix.ProcessVMReadv or unix.ProcessVMWritev.
+type processVM func(pid int, local []unix.Iovec, remote []unix.RemoteIovec, flags uint) (int, error)
+
+// copy copies p from or to the memory of the calling process.
+func (c *Call) copy(access processVM, p []byte, addr uint64) error {
 	for len(p) > 0 {
 		local := []unix.Iovec{{Base: &p[0]}}
 		local[0].SetLen(len(p))
-		n, err := unix.ProcessVMWritev(c.tid, local,
-			[]unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}, 0)
+		n, err := access(c.tid, local, []unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)}}, 0)
 		if err != nil {
 			return err
 		}

@@ -10,11 +10,11 @@ import (
 // Offsets in struct seccomp_data, in bytes. Both architectures are little-endian: the lower half of
 // an argument comes first.
 const (
-	offsetNr   = 0
-	offsetArch = 4
-	offsetArgs = 16
-	argSize    = 8
-	wordSize   = 4
+	OffsetNr   = 0
+	OffsetArch = 4
+	OffsetArgs = 16
+	ArgSize    = 8
+	WordSize   = 4
 )
 
 const (
@@ -42,14 +42,14 @@ type Socket struct{ Family, Protocol uint32 }
 
 // Program returns the filter program.
 func (p *Policy) Program() []bpf.Instruction {
-	load := func(off uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: off, Size: wordSize} }
-	arg := func(i uint32) bpf.Instruction { return load(offsetArgs + i*argSize) }
+	load := func(off uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: off, Size: WordSize} }
+	arg := func(i uint32) bpf.Instruction { return load(OffsetArgs + i*ArgSize) }
 	ret := func(v uint32) bpf.Instruction { return bpf.RetConstant{Val: v} }
 	prog := []bpf.Instruction{
-		load(offsetArch),
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
+		load(OffsetArch),
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: AuditArch, SkipTrue: 1},
 		ret(allow),
-		load(offsetNr),
+		load(OffsetNr),
 	}
 	on := func(nr int, body ...bpf.Instruction) {
 		prog = append(prog, bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(nr),
@@ -78,7 +78,7 @@ func (p *Policy) Program() []bpf.Instruction {
 			arg(2),
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: s.Protocol, SkipFalse: 1},
 			ret(notify),
-			load(offsetNr))
+			load(OffsetNr))
 	}
 	for _, nr := range p.Calls {
 		on(nr, ret(notify))
@@ -104,7 +104,7 @@ func (p *Policy) Install() (fd int, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return -1, fmt.Errorf("seccomp: set no_new_privs: %w", err)
 	}
-	fd, err = loadFilter(raw, installFlags)
+	fd, err = Load(raw, installFlags)
 	if err != nil {
 		return -1, fmt.Errorf("seccomp: install the filter: %w", err)
 	}

@@ -18,11 +18,11 @@ func run(t *testing.T, p *Policy, arch uint32, nr int, args ...uint64) uint32 {
 	// The machine reads words in network byte order, the kernel in that of the host.
 	var b [64]byte
 	put := func(off int, v uint32) { binary.BigEndian.PutUint32(b[off:], v) }
-	put(offsetNr, uint32(nr))
-	put(offsetArch, arch)
+	put(OffsetNr, uint32(nr))
+	put(OffsetArch, arch)
 	for i, a := range args {
-		put(offsetArgs+i*argSize, uint32(a))
-		put(offsetArgs+i*argSize+wordSize, uint32(a>>32))
+		put(OffsetArgs+i*ArgSize, uint32(a))
+		put(OffsetArgs+i*ArgSize+WordSize, uint32(a>>32))
 	}
 	v, err := vm.Run(b[:])
 	if err != nil {
@@ -69,10 +69,10 @@ func TestProgram(t *testing.T) {
 		{"execve", unix.SYS_EXECVE, nil, allow},
 		{"mmap", unix.SYS_MMAP, []uint64{0, 4096, 3, 1, 900}, allow},
 	} {
-		if got := run(t, p, auditArch, c.nr, c.args...); got != c.want {
+		if got := run(t, p, AuditArch, c.nr, c.args...); got != c.want {
 			t.Errorf("%s: filter returns %#x, want %#x", c.name, got, c.want)
 		}
-		if got := run(t, p, auditArch+1, c.nr, c.args...); got != allow {
+		if got := run(t, p, AuditArch+1, c.nr, c.args...); got != allow {
 			t.Errorf("%s of another ABI: filter returns %#x, want %#x", c.name, got, allow)
 		}
 	}
@@ -81,7 +81,7 @@ func TestProgram(t *testing.T) {
 // An empty policy intercepts nothing.
 func TestEmptyPolicy(t *testing.T) {
 	for _, nr := range append(PathCalls(), unix.SYS_IOCTL, unix.SYS_WRITE, unix.SYS_SOCKET) {
-		if got := run(t, &Policy{}, auditArch, nr); got != allow {
+		if got := run(t, &Policy{}, AuditArch, nr); got != allow {
 			t.Errorf("system call %d: filter returns %#x, want %#x", nr, got, allow)
 		}
 	}

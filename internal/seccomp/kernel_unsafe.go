@@ -37,8 +37,10 @@ type addFD struct {
 	fdFlags uint32
 }
 
-// loadFilter installs a filter on the calling thread and returns the listener.
-func loadFilter(prog []bpf.RawInstruction, flags uint) (int, error) {
+// Load installs a filter on the calling thread. With SECCOMP_FILTER_FLAG_NEW_LISTENER it returns
+// the listener. With SECCOMP_FILTER_FLAG_TSYNC it installs the filter on all threads; if one of
+// them has another filter, it returns its ID.
+func Load(prog []bpf.RawInstruction, flags uint) (int, error) {
 	f := make([]unix.SockFilter, len(prog))
 	for i, in := range prog {
 		f[i] = unix.SockFilter{Code: in.Op, Jt: in.Jt, Jf: in.Jf, K: in.K}

@@ -2,7 +2,8 @@ package seccomp
 
 import "golang.org/x/sys/unix"
 
-const auditArch = unix.AUDIT_ARCH_AARCH64
+// AuditArch is the architecture in struct seccomp_data.
+const AuditArch = unix.AUDIT_ARCH_AARCH64
 
 // PathCalls returns the system calls that open files or read their attributes.
 func PathCalls() []int { return commonPathCalls() }
