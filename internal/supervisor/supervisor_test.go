@@ -255,9 +255,11 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// The program gets the signals of the supervisor.
-func TestSignal(t *testing.T) {
-	c := command("sleep", 0)
+// started starts a program under a supervisor and waits until it, or its orphan, has written a
+// byte.
+func started(t *testing.T, program string) *exec.Cmd {
+	t.Helper()
+	c := command(program, 0)
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -266,9 +268,15 @@ func TestSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b [1]byte
-	if _, err := io.ReadFull(out, b[:]); err != nil { // the program runs
+	if _, err := io.ReadFull(out, b[:]); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// The program gets the signals of the supervisor.
+func TestSignal(t *testing.T) {
+	c := started(t, "sleep")
 	if err := c.Process.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -280,18 +288,7 @@ func TestSignal(t *testing.T) {
 
 // After the end of the program, signals of the supervisor end the processes that it started.
 func TestSignalOrphan(t *testing.T) {
-	c := command("leave", 0)
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var b [1]byte
-	if _, err := io.ReadFull(out, b[:]); err != nil { // the orphan runs
-		t.Fatal(err)
-	}
+	c := started(t, "leave")
 	done := make(chan error, 1)
 	go func() { done <- c.Wait() }()
 	for end := time.After(20 * time.Second); ; {

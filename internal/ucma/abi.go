@@ -3,6 +3,8 @@ package ucma
 import (
 	"encoding/binary"
 	"net/netip"
+
+	"github.com/gorxe/gorxe/internal/abi"
 )
 
 // Commands (rdma/rdma_user_cm.h, version 4 of the ABI).
@@ -101,29 +103,13 @@ const (
 	familyIPv6 = 10
 )
 
-// decoder reads the fields of a structure, in little endian. Beyond the end it returns zeros.
-type decoder struct{ b []byte }
-
-func (d *decoder) bytes(n int) []byte {
-	if len(d.b) < n {
-		d.b = nil
-		return make([]byte, n)
-	}
-	v := d.b[:n]
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) u8() uint8   { return d.bytes(1)[0] }
-func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.bytes(2)) }
-func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
-func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
-func (d *decoder) skip(n int)  { d.bytes(n) }
+// decoder reads structures.
+type decoder struct{ abi.Decoder }
 
 // addr reads a struct sockaddr_in or sockaddr_in6 in a field of addrSize bytes. The result is
 // invalid for other families.
 func (d *decoder) addr() netip.AddrPort {
-	b := d.bytes(addrSize)
+	b := d.Bytes(addrSize)
 	p := binary.BigEndian.Uint16(b[2:])
 	switch binary.LittleEndian.Uint16(b) {
 	case familyIPv4:
@@ -134,53 +120,41 @@ func (d *decoder) addr() netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// encoder appends the fields of a structure, in little endian.
-type encoder struct{ b []byte }
-
-func (e *encoder) u8(vs ...uint8) { e.b = append(e.b, vs...) }
-func (e *encoder) u16(v uint16)   { e.b = binary.LittleEndian.AppendUint16(e.b, v) }
-func (e *encoder) u64(v uint64)   { e.b = binary.LittleEndian.AppendUint64(e.b, v) }
-func (e *encoder) bytes(b []byte) { e.b = append(e.b, b...) }
-func (e *encoder) zeros(n int)    { e.b = append(e.b, make([]byte, n)...) }
-
-func (e *encoder) u32(vs ...uint32) {
-	for _, v := range vs {
-		e.b = binary.LittleEndian.AppendUint32(e.b, v)
-	}
-}
+// encoder appends structures.
+type encoder struct{ abi.Encoder }
 
 // pad appends zeros up to n bytes, or cuts the structure there.
 func (e *encoder) pad(n int) []byte {
-	if len(e.b) < n {
-		e.zeros(n - len(e.b))
+	if len(e.B) < n {
+		e.Zeros(n - len(e.B))
 	}
-	return e.b[:n]
+	return e.B[:n]
 }
 
 // addr appends a struct sockaddr in a field of addrSize bytes.
 func (e *encoder) addr(a netip.AddrPort) {
-	start := len(e.b)
+	start := len(e.B)
 	switch {
 	case !a.Addr().IsValid():
 	case a.Addr().Is4():
-		e.u16(familyIPv4)
-		e.b = binary.BigEndian.AppendUint16(e.b, a.Port())
-		e.bytes(a.Addr().AsSlice())
+		e.U16(familyIPv4)
+		e.B = binary.BigEndian.AppendUint16(e.B, a.Port())
+		e.Bytes(a.Addr().AsSlice())
 	default:
-		e.u16(familyIPv6)
-		e.b = binary.BigEndian.AppendUint16(e.b, a.Port())
-		e.zeros(4)
-		e.bytes(a.Addr().AsSlice())
+		e.U16(familyIPv6)
+		e.B = binary.BigEndian.AppendUint16(e.B, a.Port())
+		e.Zeros(4)
+		e.Bytes(a.Addr().AsSlice())
 	}
-	e.zeros(start + addrSize - len(e.b))
+	e.Zeros(start + addrSize - len(e.B))
 }
 
 // private appends private data and its length. The data is cut to the field.
 func (e *encoder) private(b []byte) {
 	n := min(len(b), privateSize-1)
-	e.bytes(b[:n])
-	e.zeros(privateSize - n)
-	e.u8(uint8(n))
+	e.Bytes(b[:n])
+	e.Zeros(privateSize - n)
+	e.U8(uint8(n))
 }
 
 // connParam is a struct rdma_ucm_conn_param.
@@ -196,21 +170,21 @@ type connParam struct {
 }
 
 func (d *decoder) connParam() (p connParam) {
-	p.qpn, p.qkey = d.u32(), d.u32()
-	private := d.bytes(privateSize)
-	p.private = private[:d.u8()]
-	p.srq = d.u8() != 0
-	p.responder, p.initiator = d.u8(), d.u8()
-	p.flow = d.u8() != 0
-	p.retry, p.rnrRetry = d.u8()&7, d.u8()&7
-	p.valid = d.u8() != 0
+	p.qpn, p.qkey = d.U32(), d.U32()
+	private := d.Bytes(privateSize)
+	p.private = private[:d.U8()]
+	p.srq = d.U8() != 0
+	p.responder, p.initiator = d.U8(), d.U8()
+	p.flow = d.U8() != 0
+	p.retry, p.rnrRetry = d.U8()&7, d.U8()&7
+	p.valid = d.U8() != 0
 	return p
 }
 
 func (p *connParam) encode(e *encoder) {
-	e.u32(p.qpn, p.qkey)
+	e.U32(p.qpn, p.qkey)
 	e.private(p.private)
-	e.u8(flag(p.srq), p.responder, p.initiator, flag(p.flow), p.retry, p.rnrRetry, 0)
+	e.U8(flag(p.srq), p.responder, p.initiator, flag(p.flow), p.retry, p.rnrRetry, 0)
 }
 
 // datagramParam is a struct rdma_ucm_ud_param.
@@ -221,10 +195,10 @@ type datagramParam struct {
 }
 
 func (p *datagramParam) encode(e *encoder) {
-	e.u32(p.qpn, p.qkey)
+	e.U32(p.qpn, p.qkey)
 	p.to.encode(e)
 	e.private(p.private)
-	e.zeros(7)
+	e.Zeros(7)
 }
 
 // destination is a struct ib_uverbs_ah_attr.
@@ -237,11 +211,11 @@ type destination struct {
 }
 
 func (p *destination) encode(e *encoder) {
-	e.bytes(p.gid[:])
-	e.u32(0)
-	e.u8(p.index, p.hopLimit, p.trafficClass, 0)
-	e.u16(0)
-	e.u8(p.sl, 0, 0, 1, port, 0)
+	e.Bytes(p.gid[:])
+	e.U32(0)
+	e.U8(p.index, p.hopLimit, p.trafficClass, 0)
+	e.U16(0)
+	e.U8(p.sl, 0, 0, 1, port, 0)
 }
 
 func flag(v bool) uint8 {

@@ -52,7 +52,7 @@ func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 		return 0, syscall.EINVAL
 	}
 	q := &command{f: f, call: c, out: int(binary.LittleEndian.Uint16(b[6:])), n: int64(n)}
-	q.in.b = b[headerSize:min(headerSize+size, len(b))]
+	q.in.B = b[headerSize:min(headerSize+size, len(b))]
 	if code == cmdGetEvent {
 		return f.getEvent(c, q)
 	}
@@ -62,12 +62,12 @@ func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 	}
 	var to uint64
 	if responds[code] {
-		to = q.in.u64()
+		to = q.in.U64()
 	}
 	if code == cmdCreateID { // here the program's name of the ID comes first
 		uid := to
-		to = q.in.u64()
-		q.in.b = append(binary.LittleEndian.AppendUint64(nil, uid), q.in.b...)
+		to = q.in.U64()
+		q.in.B = append(binary.LittleEndian.AppendUint64(nil, uid), q.in.B...)
 	}
 	if no := q.prepare(code); no != 0 {
 		return 0, no
@@ -95,35 +95,35 @@ func (q *command) prepare(code uint32) syscall.Errno {
 	switch code {
 	case cmdSetOption:
 		d := q.in
-		addr := d.u64()
-		d.skip(12)
+		addr := d.U64()
+		d.Skip(12)
 		b := make([]byte, 4)
-		size := min(d.u32(), 4)
+		size := min(d.U32(), 4)
 		if size == 0 {
 			return syscall.EINVAL
 		}
 		if q.call.ReadAt(b[:size], addr) != nil {
 			return syscall.EFAULT
 		}
-		q.in.b = append(q.in.bytes(24)[8:20:20], b...)
+		q.in.B = append(q.in.Bytes(24)[8:20:20], b...)
 	case cmdMigrateID:
-		handle, fd := q.in.u32(), int32(q.in.u32())
+		handle, fd := q.in.U32(), int32(q.in.U32())
 		ino, err := inodeOf(fmt.Sprintf("/proc/%d/fd/%d", q.call.PID(), fd))
 		if err != nil {
 			return syscall.EBADF
 		}
 		var e encoder
-		e.u32(handle)
-		e.u64(ino.dev)
-		e.u64(ino.ino)
-		q.in.b = e.b
+		e.U32(handle)
+		e.U64(ino.dev)
+		e.U64(ino.ino)
+		q.in.B = e.B
 	}
 	return 0
 }
 
 // id returns the ID of the file that the command names next.
 func (q *command) id() (*id, syscall.Errno) {
-	i := q.f.dev.ids[q.in.u32()]
+	i := q.f.dev.ids[q.in.U32()]
 	if i == nil || i.file != q.f {
 		return nil, syscall.ENOENT
 	}
@@ -133,8 +133,8 @@ func (q *command) id() (*id, syscall.Errno) {
 // result returns the structure of u32 values.
 func result(vs ...uint32) []byte {
 	var e encoder
-	e.u32(vs...)
-	return e.b
+	e.U32(vs...)
+	return e.B
 }
 
 // errno returns the error number of an error of the connection manager.

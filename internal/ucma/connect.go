@@ -63,7 +63,7 @@ func (i *id) connectParams(p *connParam) *cm.ConnectParams {
 // listen starts to accept requests.
 func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
-	backlog := q.in.u32()
+	backlog := q.in.U32()
 	switch {
 	case no != 0:
 		return nil, no
@@ -97,7 +97,7 @@ func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 // accept answers a request. Without parameters it confirms the peer's response: the program's QP is
 // ready.
 func (q *command) accept(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
-	uid := q.in.u64()
+	uid := q.in.U64()
 	p := q.in.connParam()
 	i, no := q.id()
 	switch {
@@ -139,12 +139,12 @@ func (i *id) reply(now cm.Time, m *cm.CM, p *connParam) error {
 // reject refuses a request, or a response.
 func (q *command) reject(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
-	n, reason := q.in.u8(), cm.ReasonConsumer
-	if q.in.u8() == rejVendor {
+	n, reason := q.in.U8(), cm.ReasonConsumer
+	if q.in.U8() == rejVendor {
 		reason = cm.ReasonVendorOption
 	}
-	q.in.skip(2)
-	private := q.in.bytes(privateSize)[:n]
+	q.in.Skip(2)
+	private := q.in.Bytes(privateSize)[:n]
 	switch {
 	case no != 0:
 		return nil, no
@@ -174,7 +174,7 @@ func (q *command) notify(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	switch {
 	case no != 0:
 		return nil, no
-	case i.comm == 0 || q.in.u32() != commEst:
+	case i.comm == 0 || q.in.U32() != commEst:
 		return nil, syscall.EINVAL
 	}
 	m.CommEstablished(now, i.comm)

@@ -209,8 +209,8 @@ func (e *event) encode() {
 	if e.opened != nil {
 		handle = e.opened.handle
 	}
-	b.u64(uid)
-	b.u32(handle, e.kind, uint32(e.status))
+	b.U64(uid)
+	b.U32(handle, e.kind, uint32(e.status))
 	if e.id.datagram() {
 		e.ud.encode(&b)
 	} else {
@@ -221,7 +221,7 @@ func (e *event) encode() {
 
 // getEvent waits for an event.
 func (f *File) getEvent(c Caller, q *command) (int64, syscall.Errno) {
-	addr := q.in.u64()
+	addr := q.in.U64()
 	if q.out < minEventSize {
 		return 0, syscall.ENOSPC
 	}

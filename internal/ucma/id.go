@@ -77,8 +77,8 @@ func (f *File) newID(space uint16, qpType uint8) (*id, syscall.Errno) {
 }
 
 func (q *command) createID(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
-	uid := q.in.u64()
-	space, typ := q.in.u16(), q.in.u8()
+	uid := q.in.U64()
+	space, typ := q.in.U16(), q.in.U8()
 	switch {
 	case space != psTCP && space != psUDP && space != psIB:
 		return nil, syscall.EPROTONOSUPPORT
@@ -225,7 +225,7 @@ func (q *command) bindIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	src, dst := q.in.addr(), q.in.addr()
 	i, no := q.id()
-	timeout := time.Duration(q.in.u32()) * time.Millisecond
+	timeout := time.Duration(q.in.U32()) * time.Millisecond
 	if timeout == 0 || timeout > resolveTimeout {
 		timeout = resolveTimeout
 	}
@@ -302,7 +302,7 @@ func (q *command) setOption(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	if no != 0 {
 		return nil, no
 	}
-	level, name, value := q.in.u32(), q.in.u32(), q.in.bytes(4)
+	level, name, value := q.in.U32(), q.in.U32(), q.in.Bytes(4)
 	if level != levelID {
 		return nil, syscall.ENOSYS
 	}
@@ -326,8 +326,8 @@ func (q *command) setOption(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 
 // migrate moves an ID from another file to this one.
 func (q *command) migrate(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
-	i := q.f.dev.ids[q.in.u32()]
-	from := q.f.dev.fileOf(inode{q.in.u64(), q.in.u64()})
+	i := q.f.dev.ids[q.in.U32()]
+	from := q.f.dev.fileOf(inode{q.in.U64(), q.in.U64()})
 	if i == nil || from == nil || i.file != from {
 		return nil, syscall.ENOENT
 	}

@@ -18,7 +18,7 @@ type group struct {
 }
 
 func (q *command) join(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
-	uid, a := q.in.u64(), q.in.addr()
+	uid, a := q.in.U64(), q.in.addr()
 	i, no := q.id()
 	switch {
 	case no != 0:
@@ -43,7 +43,7 @@ func (q *command) join(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 }
 
 func (q *command) leave(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
-	g := q.f.dev.groups[q.in.u32()]
+	g := q.f.dev.groups[q.in.U32()]
 	if g == nil || g.id.file != q.f {
 		return nil, syscall.ENOENT
 	}

@@ -117,25 +117,25 @@ func enc(fields ...any) []byte {
 	for _, f := range fields {
 		switch f := f.(type) {
 		case uint8:
-			e.u8(f)
+			e.U8(f)
 		case uint16:
-			e.u16(f)
+			e.U16(f)
 		case uint32:
-			e.u32(f)
+			e.U32(f)
 		case uint64:
-			e.u64(f)
+			e.U64(f)
 		case []byte:
-			e.bytes(f)
+			e.Bytes(f)
 		case netip.AddrPort:
 			e.addr(f)
 		case connParam:
 			f.encode(&e)
-			e.b[len(e.b)-1] = 1 // valid
+			e.B[len(e.B)-1] = 1 // valid
 		default:
 			panic(fmt.Sprintf("enc: %T", f))
 		}
 	}
-	return e.b
+	return e.B
 }
 
 // try writes a command. The result has out bytes.

@@ -64,11 +64,11 @@ func (q *command) queryRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	gids := i.gids()
 	attached := !gids.Local.IsZero() // the ID is bound to the device
 	if attached {
-		e.bytes(i.dev.guid[:])
+		e.Bytes(i.dev.guid[:])
 		i.putPath(&e, gids)
-		e.zeros(pathSize)
+		e.Zeros(pathSize)
 	} else {
-		e.zeros(8 + 2*pathSize)
+		e.Zeros(8 + 2*pathSize)
 	}
 	e.addr(i.src)
 	e.addr(i.dst)
@@ -76,9 +76,9 @@ func (q *command) queryRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	if i.path != nil && i.state != resolved || i.request != nil {
 		paths = 1
 	}
-	e.u32(paths)
+	e.U32(paths)
 	if attached {
-		e.u8(port)
+		e.U8(port)
 	}
 	return e.pad(routeSize), 0
 }
@@ -95,13 +95,13 @@ func (i *id) putPath(e *encoder, gids bth.GIDPair) {
 	b[54], b[55] = hopLimit, i.tos
 	b[56] = 1 // paths
 	b[58], b[59], b[60], b[61], b[62] = exactly, exactly, rate, exactly, defaultAckTimeout-1
-	e.bytes(b)
+	e.Bytes(b)
 }
 
 // initQPAttr returns the attributes with which the program moves its QP to a state.
 func (q *command) initQPAttr(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
-	s := roce.State(q.in.u32())
+	s := roce.State(q.in.U32())
 	switch {
 	case no != 0:
 		return nil, no
@@ -175,11 +175,11 @@ func (a *qpAttr) set(s roce.State, c *cm.QPAttributes, i *id) {
 func (a *qpAttr) encode() []byte {
 	var e encoder
 	c := &a.cm
-	e.u32(a.mask, uint32(a.state), uint32(a.state), uint32(c.MTU.Enum()), 0, a.qkey,
+	e.U32(a.mask, uint32(a.state), uint32(a.state), uint32(c.MTU.Enum()), 0, a.qkey,
 		uint32(c.RQPSN), uint32(c.SQPSN), uint32(c.RemoteQPN), a.access)
 	a.to.encode(&e)
-	e.zeros(32 + 20 + 4) // alternate path, capabilities, P_Key indexes
-	e.u8(0, 0, c.MaxRdAtomic, c.MaxDestRdAtomic, a.minRNRTimer, port, c.Timeout, c.RetryCount,
+	e.Zeros(32 + 20 + 4) // alternate path, capabilities, P_Key indexes
+	e.U8(0, 0, c.MaxRdAtomic, c.MaxDestRdAtomic, a.minRNRTimer, port, c.Timeout, c.RetryCount,
 		c.RNRRetry)
 	return e.pad(qpAttrSize)
 }

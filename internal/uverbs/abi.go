@@ -1,41 +1,5 @@
 package uverbs
 
-import "encoding/binary"
-
-// decoder reads the fields of a structure, in little endian. Beyond the end it returns zeros.
-type decoder struct{ b []byte }
-
-func (d *decoder) bytes(n int) []byte {
-	if len(d.b) < n {
-		d.b = nil
-		return make([]byte, n)
-	}
-	v := d.b[:n]
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) u8() uint8   { return d.bytes(1)[0] }
-func (d *decoder) u16() uint16 { return binary.LittleEndian.Uint16(d.bytes(2)) }
-func (d *decoder) u32() uint32 { return binary.LittleEndian.Uint32(d.bytes(4)) }
-func (d *decoder) u64() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
-func (d *decoder) skip(n int)  { d.bytes(n) }
-
-// encoder appends the fields of a structure, in little endian.
-type encoder struct{ b []byte }
-
-func (e *encoder) u8(v ...uint8) { e.b = append(e.b, v...) }
-func (e *encoder) u16(v uint16)  { e.b = binary.LittleEndian.AppendUint16(e.b, v) }
-func (e *encoder) u64(v uint64)  { e.b = binary.LittleEndian.AppendUint64(e.b, v) }
-func (e *encoder) bytes(b []byte) {
-	e.b = append(e.b, b...)
-}
-func (e *encoder) u32(vs ...uint32) {
-	for _, v := range vs {
-		e.b = binary.LittleEndian.AppendUint32(e.b, v)
-	}
-}
-
 // Objects and methods of RDMA_VERBS_IOCTL (rdma/ib_user_ioctl_cmds.h).
 const (
 	verbsIoctl = 0xc0181b01 // RDMA_VERBS_IOCTL

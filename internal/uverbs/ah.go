@@ -36,17 +36,17 @@ type addressHandle struct {
 }
 
 func (c *Context) createAH(r *request) syscall.Errno {
-	r.in.skip(16)
-	pdHandle := r.in.u32()
-	r.in.skip(4)
+	r.in.Skip(16)
+	pdHandle := r.in.U32()
+	r.in.Skip(4)
 	var p route
-	copy(p.dgid[:], r.in.bytes(16))
-	p.flowLabel = r.in.u32()
-	p.gidIndex, p.hopLimit, p.trafficClass = r.in.u8(), r.in.u8(), r.in.u8()
-	r.in.skip(3) // reserved, LID
-	p.sl = r.in.u8()
-	r.in.skip(2)
-	global, port := r.in.u8(), r.in.u8()
+	copy(p.dgid[:], r.in.Bytes(16))
+	p.flowLabel = r.in.U32()
+	p.gidIndex, p.hopLimit, p.trafficClass = r.in.U8(), r.in.U8(), r.in.U8()
+	r.in.Skip(3) // reserved, LID
+	p.sl = r.in.U8()
+	r.in.Skip(2)
+	global, port := r.in.U8(), r.in.U8()
 	if global == 0 || port != 1 {
 		return syscall.EINVAL
 	}
@@ -80,8 +80,8 @@ func (c *Context) createAH(r *request) syscall.Errno {
 		o.number = d.lastAH
 		d.ahs[o.number] = o
 	})
-	r.out.u32(h)
-	r.driverOut.u32(o.number, 0)
+	r.out.U32(h)
+	r.driverOut.U32(o.number, 0)
 	return 0
 }
 
@@ -91,7 +91,7 @@ func (a *addressHandle) destroy() {
 }
 
 func (c *Context) destroyAH(r *request) syscall.Errno {
-	h := r.in.u32()
+	h := r.in.U32()
 	a, no := get[*addressHandle](c, h)
 	if no != 0 {
 		return no

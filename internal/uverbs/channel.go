@@ -95,3 +95,12 @@ func (c *channel) takeBack(user uint64, size int) (n int) {
 	}
 	return n
 }
+
+// reported returns how many of the asynchronous events of an object the program has read, and
+// removes the others.
+func (c *Context) reported(events uint32, user uint64) uint32 {
+	if a := c.async.Load(); a != nil {
+		events -= uint32(a.takeBack(user, 16))
+	}
+	return events
+}

@@ -4,16 +4,17 @@ import (
 	"encoding/binary"
 	"syscall"
 
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/qp"
 )
 
 // request is one of the older commands: its parameters, and the response.
 type request struct {
 	call      Caller
-	in        decoder // the command
-	driver    decoder // the provider's part
-	out       encoder
-	driverOut encoder
+	in        abi.Decoder // the command
+	driver    abi.Decoder // the provider's part
+	out       abi.Encoder
+	driverOut abi.Encoder
 	outLen    int // bytes of space for out
 }
 
@@ -68,7 +69,7 @@ func (c *Context) execute(id uint32, r *request) syscall.Errno {
 		return syscall.EOPNOTSUPP
 	case r.outLen < cmd.out:
 		return syscall.ENOSPC // from this, libibverbs learns that INVOKE_WRITE exists
-	case len(r.in.b) < cmd.in:
+	case len(r.in.B) < cmd.in:
 		return syscall.EINVAL
 	case cmd.unlocked:
 		return cmd.run(c, r)
@@ -83,8 +84,8 @@ func (c *Context) execute(id uint32, r *request) syscall.Errno {
 
 // postSend is the doorbell of a QP.
 func (c *Context) postSend(r *request) syscall.Errno {
-	r.in.skip(8)
-	return c.ring(r.in.u32())
+	r.in.Skip(8)
+	return c.ring(r.in.U32())
 }
 
 func (c *Context) ring(handle uint32) syscall.Errno {
@@ -117,9 +118,9 @@ func (c *Context) Write(call Caller, addr, n uint64) (int64, syscall.Errno) {
 	if call.ReadAt(b, addr) != nil {
 		return 0, syscall.EFAULT
 	}
-	d := decoder{b}
-	id := d.u32()
-	inWords, outWords := int(d.u16()), int(d.u16())
+	d := abi.Decoder{B: b}
+	id := d.U32()
+	inWords, outWords := int(d.U16()), int(d.U16())
 	r := request{call: call}
 	var response uint64
 	var driverOut int
@@ -131,31 +132,31 @@ func (c *Context) Write(call Caller, addr, n uint64) (int64, syscall.Errno) {
 			return int64(n), c.ring(binary.LittleEndian.Uint32(b[writeHeader+8:]))
 		}
 		// The provider's part follows the command's.
-		split := min(len(d.b), commands[id].in)
-		r.in.b, r.driver.b = d.b[:split], d.b[split:]
+		split := min(len(d.B), commands[id].in)
+		r.in.B, r.driver.B = d.B[:split], d.B[split:]
 		r.outLen = min(outWords*4, commands[id].out)
 		driverOut = outWords*4 - r.outLen
-		response = binary.LittleEndian.Uint64(append(r.in.b[:min(8, split):min(8, split)],
+		response = binary.LittleEndian.Uint64(append(r.in.B[:min(8, split):min(8, split)],
 			make([]byte, 8)...))
 	} else {
-		response = d.u64()
-		providerIn, providerOut := int(d.u16()), int(d.u16())
-		d.skip(4)
-		if inWords*8+providerIn*8 != len(d.b) {
+		response = d.U64()
+		providerIn, providerOut := int(d.U16()), int(d.U16())
+		d.Skip(4)
+		if inWords*8+providerIn*8 != len(d.B) {
 			return 0, syscall.EINVAL
 		}
-		r.in.b, r.driver.b = d.b[:inWords*8], d.b[inWords*8:]
+		r.in.B, r.driver.B = d.B[:inWords*8], d.B[inWords*8:]
 		r.outLen, driverOut = outWords*8, providerOut*8
 	}
 	if no := c.execute(id, &r); no != 0 {
 		return 0, no
 	}
-	if len(r.out.b)+len(r.driverOut.b) == 0 || response == 0 {
+	if len(r.out.B)+len(r.driverOut.B) == 0 || response == 0 {
 		return int64(n), 0
 	}
 	out := make([]byte, r.outLen+driverOut)
-	copy(out[:r.outLen], r.out.b)
-	copy(out[r.outLen:], r.driverOut.b)
+	copy(out[:r.outLen], r.out.B)
+	copy(out[r.outLen:], r.driverOut.B)
 	if call.WriteAt(out, response) != nil {
 		return 0, syscall.EFAULT
 	}

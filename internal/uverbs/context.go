@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -175,8 +176,8 @@ func (c *Context) event(element uint64, kind uint32) bool {
 	if ch == nil {
 		return false
 	}
-	var e encoder
-	e.u64(element)
-	e.u32(kind, 0)
-	return ch.send(e.b)
+	var e abi.Encoder
+	e.U64(element)
+	e.U32(kind, 0)
+	return ch.send(e.B)
 }

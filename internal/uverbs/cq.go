@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
@@ -80,12 +81,12 @@ func (c *Context) createChannel(r *request) syscall.Errno {
 		old.close() // the program has closed this number
 	}
 	c.chans[n] = ch
-	r.out.u32(uint32(n))
+	r.out.U32(uint32(n))
 	return 0
 }
 
 func (c *Context) createCQ(r *request) syscall.Errno {
-	r.in.skip(8)
+	r.in.Skip(8)
 	return c.newCQ(r)
 }
 
@@ -93,14 +94,14 @@ func (c *Context) createCQEx(r *request) syscall.Errno {
 	if no := c.newCQ(r); no != 0 {
 		return no
 	}
-	r.out.u32(0, 16)
+	r.out.U32(0, 16)
 	return 0
 }
 
 func (c *Context) newCQ(r *request) syscall.Errno {
-	q := &completionQueue{c: c, user: r.in.u64()}
-	depth := r.in.u32()
-	vector, channel := r.in.u32(), int32(r.in.u32())
+	q := &completionQueue{c: c, user: r.in.U64()}
+	depth := r.in.U32()
+	vector, channel := r.in.U32(), int32(r.in.U32())
 	switch {
 	case depth < 1 || depth > maxCQEs, vector >= vectors:
 		return syscall.EINVAL
@@ -127,15 +128,15 @@ func (c *Context) newCQ(r *request) syscall.Errno {
 		q.inner.SetNotify(q.completed)
 		q.inner.Arm(false)
 	})
-	r.out.u32(h, uint32(q.ring.depth()))
-	r.driverOut.info(q.ring)
+	r.out.U32(h, uint32(q.ring.depth()))
+	putRing(&r.driverOut, q.ring)
 	return 0
 }
 
-// info writes a struct mminfo: where the program maps a ring.
-func (e *encoder) info(r *ring) {
-	e.u64(uint64(r.part.off))
-	e.u32(r.size(), 0)
+// putRing writes a struct mminfo: where the program maps a ring.
+func putRing(e *abi.Encoder, r *ring) {
+	e.U64(uint64(r.part.off))
+	e.U32(r.size(), 0)
 }
 
 // completed is called by the engine for a completion after the CQ was armed. Owner only.
@@ -227,11 +228,11 @@ func (q *completionQueue) overflow() {
 }
 
 func (c *Context) reqNotifyCQ(r *request) syscall.Errno {
-	q, no := get[*completionQueue](c, r.in.u32())
+	q, no := get[*completionQueue](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
-	if r.in.u32() != 0 {
+	if r.in.U32() != 0 {
 		q.notify.CompareAndSwap(notifyNone, notifySolicited)
 	} else {
 		q.notify.Store(notifyAny)
@@ -240,8 +241,8 @@ func (c *Context) reqNotifyCQ(r *request) syscall.Errno {
 }
 
 func (c *Context) destroyCQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	h := r.in.u32()
+	r.in.Skip(8)
+	h := r.in.U32()
 	q, no := get[*completionQueue](c, h)
 	if no != 0 {
 		return no
@@ -260,18 +261,18 @@ func (c *Context) destroyCQ(r *request) syscall.Errno {
 	if a := c.async.Load(); a != nil && q.overrun {
 		async = 1 - min(1, uint32(a.takeBack(q.user, 16)))
 	}
-	r.out.u32(reported, async)
+	r.out.U32(reported, async)
 	return 0
 }
 
 // resizeCQ moves the completions that the program has not polled to a ring of another size.
 func (c *Context) resizeCQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	q, no := get[*completionQueue](c, r.in.u32())
+	r.in.Skip(8)
+	q, no := get[*completionQueue](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
-	depth := r.in.u32()
+	depth := r.in.U32()
 	if depth < 1 || depth > maxCQEs {
 		return syscall.EINVAL
 	}
@@ -303,8 +304,8 @@ func (c *Context) resizeCQ(r *request) syscall.Errno {
 		return errno(err)
 	}
 	c.file.release(old.part)
-	r.out.u32(uint32(next.depth()), 0)
-	r.driverOut.info(next)
+	r.out.U32(uint32(next.depth()), 0)
+	putRing(&r.driverOut, next)
 	return 0
 }
 

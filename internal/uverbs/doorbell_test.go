@@ -12,16 +12,23 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
+// openFile opens the file of the context as the program has it open.
+func (p *program) openFile(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", p.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
 // Doorbells in the file of the context start work requests, garbage does not, and their memory is
 // freed.
 func TestDoorbells(t *testing.T) {
 	const size, rounds = 64, 300
 	a, b := connected(t, 2, size)
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
+	fd := a.openFile(t)
 	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
 		t.Fatal(err)
 	}
@@ -63,11 +70,7 @@ func TestDoorbells(t *testing.T) {
 func TestDoorbellsLost(t *testing.T) {
 	const size = 64
 	a, b := connected(t, 2, size)
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
+	fd := a.openFile(t)
 	bells := a.dev.bells
 	bells.mu.Lock() // events of the context are not recognized from now on
 	delete(bells.watches, a.ctx.watch)
@@ -90,11 +93,7 @@ func TestDoorbellsLost(t *testing.T) {
 func TestDoorbellsWithoutEnd(t *testing.T) {
 	const size = 64
 	a, b := connected(t, 2, size)
-	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", a.ctx.FD()), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(fd)
+	fd := a.openFile(t)
 	if !a.sq.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), size)) {
 		t.Fatal("the send queue is full")
 	}

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"testing"
 
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/mr"
 )
@@ -28,8 +29,8 @@ func FuzzProgram(f *testing.F) {
 		a, b := openProgram(t, devices[0]).setup(2, 8192), openProgram(t, devices[1]).setup(2, 8192)
 		a.connect(b, 2)
 		b.connect(a, 2)
-		h := hostile{a, decoder{in}}
-		for len(h.in.b) > 0 {
+		h := hostile{a, abi.Decoder{B: in}}
+		for len(h.in.B) > 0 {
 			h.step()
 		}
 		a.ctx.Close()
@@ -65,46 +66,46 @@ func works(t *testing.T, devices [2]*Device) {
 // hostile is a program that does what the input says.
 type hostile struct {
 	*queues
-	in decoder
+	in abi.Decoder
 }
 
 // take returns up to n bytes of the input.
 func (h *hostile) take(n int) []byte {
-	n = min(n, len(h.in.b))
-	b := h.in.b[:n]
-	h.in.b = h.in.b[n:]
+	n = min(n, len(h.in.B))
+	b := h.in.B[:n]
+	h.in.B = h.in.B[n:]
 	return b
 }
 
 func (h *hostile) step() {
-	switch h.in.u8() % 6 {
+	switch h.in.U8() % 6 {
 	case 0: // a command with random parameters; handles are likely to exist
-		cmd := uint32(h.in.u8() % 64)
-		if h.in.u8()&1 != 0 {
+		cmd := uint32(h.in.U8() % 64)
+		if h.in.U8()&1 != 0 {
 			cmd |= cmdExtended
 		}
 		in := make([]byte, 176)
 		copy(in, h.take(24))
 		h.try(cmd, in, 304, 32)
 	case 1: // an ioctl with random attributes
-		list := []iattr{{id: uint16(h.in.u8()), in: h.take(8)},
-			{id: uint16(h.in.u8()), out: make([]byte, 16)}}
-		h.ioctl(uint16(h.in.u8()%20), uint16(h.in.u8()%8), list...)
+		list := []iattr{{id: uint16(h.in.U8()), in: h.take(8)},
+			{id: uint16(h.in.U8()), out: make([]byte, 16)}}
+		h.ioctl(uint16(h.in.U8()%20), uint16(h.in.U8()%8), list...)
 	case 2: // bytes of a ring, its header included
-		r := []*userRing{h.sq, h.rq, h.cring}[h.in.u8()%3]
-		at := int(h.in.u16()) % len(r.b)
+		r := []*userRing{h.sq, h.rq, h.cring}[h.in.U8()%3]
+		at := int(h.in.U16()) % len(r.b)
 		copy(r.b[at:], h.take(16))
 	case 3: // indices
-		r := []*userRing{h.sq, h.rq, h.cring}[h.in.u8()%3]
-		r.word(128 + 128*int(h.in.u8()&1)).Store(h.in.u32())
+		r := []*userRing{h.sq, h.rq, h.cring}[h.in.U8()%3]
+		r.word(128 + 128*int(h.in.U8()&1)).Store(h.in.U32())
 	case 4: // a work request that is wrong in some bytes
-		wr := h.sendWR(1, uint32(h.in.u8()%16), uint32(h.in.u8()%16), mr.AddrOf(h.mem),
-			uint64(h.rkey), uint32(h.in.u16()))
-		copy(wr[int(h.in.u8())%len(wr):], h.take(4))
+		wr := h.sendWR(1, uint32(h.in.U8()%16), uint32(h.in.U8()%16), mr.AddrOf(h.mem),
+			uint64(h.rkey), uint32(h.in.U16()))
+		copy(wr[int(h.in.U8())%len(wr):], h.take(4))
 		h.sq.post(wr)
 	case 5: // a doorbell, or a write of random bytes
 		b := enc(uint32(cmdPostSend), uint16(8), uint16(1), uint64(0), h.qp, uint32(0), uint64(0))
-		copy(b[int(h.in.u8())%len(b):], h.take(2))
+		copy(b[int(h.in.U8())%len(b):], h.take(2))
 		_, _ = h.ctx.Write(h.call, mr.AddrOf(b), uint64(len(b)))
 	}
 }

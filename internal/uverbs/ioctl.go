@@ -3,6 +3,8 @@ package uverbs
 import (
 	"encoding/binary"
 	"syscall"
+
+	"github.com/gorxe/gorxe/internal/abi"
 )
 
 // attr is an attribute of an ioctl.
@@ -101,10 +103,10 @@ func readIoctl(call Caller, arg uint64) (object, method uint16, a attrs, no sysc
 	if call.ReadAt(head[:], arg) != nil {
 		return 0, 0, a, syscall.EFAULT
 	}
-	d := decoder{head[:]}
-	length := d.u16()
-	object, method = d.u16(), d.u16()
-	n := d.u16()
+	d := abi.Decoder{B: head[:]}
+	length := d.U16()
+	object, method = d.U16(), d.U16()
+	n := d.U16()
 	if n > maxAttrs || int(length) != ioctlHeader+ioctlAttr*int(n) {
 		return 0, 0, a, syscall.EINVAL
 	}
@@ -112,11 +114,11 @@ func readIoctl(call Caller, arg uint64) (object, method uint16, a attrs, no sysc
 	if n > 0 && call.ReadAt(list, arg+ioctlHeader) != nil {
 		return 0, 0, a, syscall.EFAULT
 	}
-	d = decoder{list}
+	d = abi.Decoder{B: list}
 	for i := range uint64(n) {
-		x := attr{id: d.u16(), len: d.u16(), at: arg + ioctlHeader + ioctlAttr*i}
-		d.skip(4)
-		x.data = d.u64()
+		x := attr{id: d.U16(), len: d.U16(), at: arg + ioctlHeader + ioctlAttr*i}
+		d.Skip(4)
+		x.data = d.U64()
 		a.list = append(a.list, x)
 	}
 	return object, method, a, 0
@@ -158,10 +160,10 @@ func (c *Context) Ioctl(call Caller, cmd, arg uint64) (int64, syscall.Errno) {
 func (c *Context) invoke(a *attrs) syscall.Errno {
 	r := request{call: a.call}
 	var no syscall.Errno
-	if r.in.b, no = a.input(attrCoreIn); no != 0 {
+	if r.in.B, no = a.input(attrCoreIn); no != 0 {
 		return no
 	}
-	if r.driver.b, no = a.input(attrUHWIn); no != 0 {
+	if r.driver.B, no = a.input(attrUHWIn); no != 0 {
 		return no
 	}
 	if x := a.find(attrCoreOut); x != nil {
@@ -171,8 +173,8 @@ func (c *Context) invoke(a *attrs) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	if no := a.output(attrCoreOut, r.out.b); no != 0 {
+	if no := a.output(attrCoreOut, r.out.B); no != 0 {
 		return no
 	}
-	return a.output(attrUHWOut, r.driverOut.b)
+	return a.output(attrUHWOut, r.driverOut.B)
 }

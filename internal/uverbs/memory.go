@@ -25,12 +25,12 @@ func (c *Context) allocPD(r *request) syscall.Errno {
 		_ = pd.Close()
 		return no
 	}
-	r.out.u32(h)
+	r.out.U32(h)
 	return 0
 }
 
 func (c *Context) deallocPD(r *request) syscall.Errno {
-	h := r.in.u32()
+	h := r.in.U32()
 	pd, no := get[*roce.PD](c, h)
 	if no != 0 {
 		return no
@@ -50,13 +50,13 @@ type memoryRegion struct {
 }
 
 func (c *Context) regMR(r *request) syscall.Errno {
-	r.in.skip(8)
-	start, length, iova := r.in.u64(), r.in.u64(), r.in.u64()
-	pd, no := get[*roce.PD](c, r.in.u32())
+	r.in.Skip(8)
+	start, length, iova := r.in.U64(), r.in.U64(), r.in.U64()
+	pd, no := get[*roce.PD](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
-	m, no := c.register(r.call, pd, start, length, iova, r.in.u32())
+	m, no := c.register(r.call, pd, start, length, iova, r.in.U32())
 	if no != 0 {
 		return no
 	}
@@ -65,7 +65,7 @@ func (c *Context) regMR(r *request) syscall.Errno {
 		_ = m.destroy()
 		return no
 	}
-	r.out.u32(h, uint32(m.mr.LKey()), uint32(m.mr.RKey()))
+	r.out.U32(h, uint32(m.mr.LKey()), uint32(m.mr.RKey()))
 	return 0
 }
 
@@ -130,10 +130,10 @@ const (
 // reregMR registers the memory again with the changed parameters. The handle stays, the keys
 // change.
 func (c *Context) reregMR(r *request) syscall.Errno {
-	r.in.skip(8)
-	h, flags := r.in.u32(), r.in.u32()
-	start, length, iova, pdHandle := r.in.u64(), r.in.u64(), r.in.u64(), r.in.u32()
-	access := r.in.u32()
+	r.in.Skip(8)
+	h, flags := r.in.U32(), r.in.U32()
+	start, length, iova, pdHandle := r.in.U64(), r.in.U64(), r.in.U64(), r.in.U32()
+	access := r.in.U32()
 	m, no := get[*memoryRegion](c, h)
 	if no != 0 {
 		return no
@@ -162,7 +162,7 @@ func (c *Context) reregMR(r *request) syscall.Errno {
 		return errno(err)
 	}
 	c.objects[h] = next
-	r.out.u32(uint32(next.mr.LKey()), uint32(next.mr.RKey()))
+	r.out.U32(uint32(next.mr.LKey()), uint32(next.mr.RKey()))
 	return 0
 }
 
@@ -181,7 +181,7 @@ func (m *memoryRegion) destroy() error {
 }
 
 func (c *Context) deregMR(r *request) syscall.Errno {
-	h := r.in.u32()
+	h := r.in.U32()
 	m, no := get[*memoryRegion](c, h)
 	if no != 0 {
 		return no

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
@@ -47,7 +48,7 @@ type queuePair struct {
 var qpTypes = map[uint8]roce.QPType{2: roce.RC, 3: roce.UC, 4: roce.UD}
 
 func (c *Context) createQP(r *request) syscall.Errno {
-	r.in.skip(8)
+	r.in.Skip(8)
 	return c.newQP(r)
 }
 
@@ -55,22 +56,22 @@ func (c *Context) createQPEx(r *request) syscall.Errno {
 	if no := c.newQP(r); no != 0 {
 		return no
 	}
-	r.out.u32(0, 40)
+	r.out.U32(0, 40)
 	return 0
 }
 
 func (c *Context) newQP(r *request) syscall.Errno {
-	q := &queuePair{c: c, user: r.in.u64()}
+	q := &queuePair{c: c, user: r.in.U64()}
 	var no [4]syscall.Errno
-	q.pd, no[0] = get[*roce.PD](c, r.in.u32())
-	q.sendCQ, no[1] = get[*completionQueue](c, r.in.u32())
-	q.recvCQ, no[2] = get[*completionQueue](c, r.in.u32())
-	srq := r.in.u32()
-	sendDepth, recvDepth := r.in.u32(), r.in.u32()
-	sendSGE, recvSGE, inline := r.in.u32(), r.in.u32(), r.in.u32()
-	q.sigAll = r.in.u8() != 0
-	typ, ok := qpTypes[r.in.u8()]
-	if r.in.u8() != 0 {
+	q.pd, no[0] = get[*roce.PD](c, r.in.U32())
+	q.sendCQ, no[1] = get[*completionQueue](c, r.in.U32())
+	q.recvCQ, no[2] = get[*completionQueue](c, r.in.U32())
+	srq := r.in.U32()
+	sendDepth, recvDepth := r.in.U32(), r.in.U32()
+	sendSGE, recvSGE, inline := r.in.U32(), r.in.U32(), r.in.U32()
+	q.sigAll = r.in.U8() != 0
+	typ, ok := qpTypes[r.in.U8()]
+	if r.in.U8() != 0 {
 		q.srq, no[3] = get[*sharedQueue](c, srq)
 		recvDepth, recvSGE = 0, 0
 	}
@@ -103,24 +104,24 @@ func (c *Context) newQP(r *request) syscall.Errno {
 	c.dev.byQP[q.qp] = q
 	c.dev.mu.Unlock()
 	q.attr = qpAttrs{port: 1}
-	r.out.u32(h, uint32(q.qp.QPN()))
+	r.out.U32(h, uint32(q.qp.QPN()))
 	q.putCaps(&r.out)
-	r.out.u32(0)
+	r.out.U32(0)
 	if q.rq != nil {
-		r.driverOut.info(q.rq)
+		putRing(&r.driverOut, q.rq)
 	} else {
-		r.driverOut.bytes(make([]byte, 16))
+		r.driverOut.Bytes(make([]byte, 16))
 	}
-	r.driverOut.info(q.sq)
+	putRing(&r.driverOut, q.sq)
 	return 0
 }
 
-func (q *queuePair) putCaps(e *encoder) {
+func (q *queuePair) putCaps(e *abi.Encoder) {
 	recv := uint32(0)
 	if q.rq != nil {
 		recv = uint32(q.rq.depth())
 	}
-	e.u32(uint32(q.sq.depth()), recv, q.maxSendSGE, q.maxRecvSGE, q.maxInline)
+	e.U32(uint32(q.sq.depth()), recv, q.maxSendSGE, q.maxRecvSGE, q.maxInline)
 }
 
 // create creates the rings and the QP. The caller holds Context.mu.
@@ -191,8 +192,8 @@ func (q *queuePair) destroy() error {
 }
 
 func (c *Context) destroyQP(r *request) syscall.Errno {
-	r.in.skip(8)
-	h := r.in.u32()
+	r.in.Skip(8)
+	h := r.in.U32()
 	q, no := get[*queuePair](c, h)
 	if no != 0 {
 		return no
@@ -201,11 +202,7 @@ func (c *Context) destroyQP(r *request) syscall.Errno {
 		return errno(err)
 	}
 	delete(c.objects, h)
-	events := q.events.Load()
-	if a := c.async.Load(); a != nil {
-		events -= uint32(a.takeBack(q.user, 16))
-	}
-	r.out.u32(events)
+	r.out.U32(c.reported(q.events.Load(), q.user))
 	return 0
 }
 
@@ -248,35 +245,35 @@ type qpAttrs struct {
 }
 
 // readModify reads a struct ib_uverbs_modify_qp.
-func readModify(d *decoder) (handle, mask uint32, a qpAttrs) {
+func readModify(d *abi.Decoder) (handle, mask uint32, a qpAttrs) {
 	a.dest = readDest(d)
 	readDest(d) // alternate path
-	handle, mask = d.u32(), d.u32()
-	a.qkey, a.rqPSN, a.sqPSN, a.destQPN, a.access = d.u32(), d.u32(), d.u32(), d.u32(), d.u32()
-	a.pkeyIndex = d.u16()
-	d.skip(2)
-	a.state, a.curState, a.pathMTU, a.migState = d.u8(), d.u8(), d.u8(), d.u8()
-	a.sqdNotify, a.maxRdAtomic, a.maxDestRdAtomic = d.u8(), d.u8(), d.u8()
-	a.minRNRTimer, a.port, a.timeout = d.u8(), d.u8(), d.u8()
-	a.retry, a.rnrRetry = d.u8(), d.u8()
+	handle, mask = d.U32(), d.U32()
+	a.qkey, a.rqPSN, a.sqPSN, a.destQPN, a.access = d.U32(), d.U32(), d.U32(), d.U32(), d.U32()
+	a.pkeyIndex = d.U16()
+	d.Skip(2)
+	a.state, a.curState, a.pathMTU, a.migState = d.U8(), d.U8(), d.U8(), d.U8()
+	a.sqdNotify, a.maxRdAtomic, a.maxDestRdAtomic = d.U8(), d.U8(), d.U8()
+	a.minRNRTimer, a.port, a.timeout = d.U8(), d.U8(), d.U8()
+	a.retry, a.rnrRetry = d.U8(), d.U8()
 	return handle, mask, a
 }
 
 // readDest reads a struct ib_uverbs_qp_dest.
-func readDest(d *decoder) (p route) {
-	copy(p.dgid[:], d.bytes(16))
-	p.flowLabel = d.u32()
-	d.skip(4) // LID
-	p.gidIndex, p.hopLimit, p.trafficClass, p.sl = d.u8(), d.u8(), d.u8(), d.u8()
-	d.skip(4)
+func readDest(d *abi.Decoder) (p route) {
+	copy(p.dgid[:], d.Bytes(16))
+	p.flowLabel = d.U32()
+	d.Skip(4) // LID
+	p.gidIndex, p.hopLimit, p.trafficClass, p.sl = d.U8(), d.U8(), d.U8(), d.U8()
+	d.Skip(4)
 	return p
 }
 
 // putDest writes a struct ib_uverbs_qp_dest.
-func (p *route) putDest(e *encoder) {
-	e.bytes(p.dgid[:])
-	e.u32(p.flowLabel, 0)
-	e.u8(p.gidIndex, p.hopLimit, p.trafficClass, p.sl, 0, 0, 1, 1)
+func (p *route) putDest(e *abi.Encoder) {
+	e.Bytes(p.dgid[:])
+	e.U32(p.flowLabel, 0)
+	e.U8(p.gidIndex, p.hopLimit, p.trafficClass, p.sl, 0, 0, 1, 1)
 }
 
 func (c *Context) modifyQP(r *request) syscall.Errno {
@@ -398,24 +395,24 @@ func (q *qpAttrs) merge(a *qpAttrs, mask uint32) {
 }
 
 func (c *Context) queryQP(r *request) syscall.Errno {
-	r.in.skip(8)
-	q, no := get[*queuePair](c, r.in.u32())
+	r.in.Skip(8)
+	q, no := get[*queuePair](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
 	a, e := &q.attr, &r.out
 	state := uint8(q.inner.State())
 	a.dest.putDest(e)
-	e.bytes(make([]byte, 32))
+	e.Bytes(make([]byte, 32))
 	q.putCaps(e)
-	e.u32(a.qkey, a.rqPSN, a.sqPSN, a.destQPN, a.access)
-	e.u16(a.pkeyIndex)
-	e.u16(0)
+	e.U32(a.qkey, a.rqPSN, a.sqPSN, a.destQPN, a.access)
+	e.U16(a.pkeyIndex)
+	e.U16(0)
 	sigAll := uint8(0)
 	if q.sigAll {
 		sigAll = 1
 	}
-	e.u8(state, state, a.pathMTU, a.migState, 0, a.maxRdAtomic, a.maxDestRdAtomic, a.minRNRTimer,
+	e.U8(state, state, a.pathMTU, a.migState, 0, a.maxRdAtomic, a.maxDestRdAtomic, a.minRNRTimer,
 		a.port, a.timeout, a.retry, a.rnrRetry, 0, 0, sigAll, 0, 0, 0, 0, 0)
 	return 0
 }
@@ -423,8 +420,8 @@ func (c *Context) queryQP(r *request) syscall.Errno {
 // mcast reads the QP and the group of ATTACH_MCAST and DETACH_MCAST.
 func (c *Context) mcast(r *request) (*queuePair, roce.GID, syscall.Errno) {
 	var g roce.GID
-	copy(g[:], r.in.bytes(16))
-	q, no := get[*queuePair](c, r.in.u32())
+	copy(g[:], r.in.Bytes(16))
+	q, no := get[*queuePair](c, r.in.U32())
 	return q, g, no
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -40,21 +41,21 @@ const (
 	gidEntrySize         = 32
 )
 
-func (c *Context) putDevice(e *encoder) {
+func (c *Context) putDevice(e *abi.Encoder) {
 	guid := c.dev.NodeGUID()
-	e.u64(1 << 32) // firmware version 1.0.0
-	e.bytes(guid[:])
-	e.bytes(guid[:])
-	e.u64(maxMRSize)
-	e.u64(pageSizes)
-	e.u32(vendorID, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs,
+	e.U64(1 << 32) // firmware version 1.0.0
+	e.Bytes(guid[:])
+	e.Bytes(guid[:])
+	e.U64(maxMRSize)
+	e.U64(pageSizes)
+	e.U32(vendorID, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs,
 		maxMRs,
 		maxObjects)
-	e.u32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
-	e.u32(atomicHCA, 0, 0, 0, 0, 0)
-	e.u32(maxMcast, maxQPs, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
-	e.u16(uint16(len(c.dev.dev.PKeys())))
-	e.u8(ackDelay, 1, 0, 0, 0, 0)
+	e.U32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
+	e.U32(atomicHCA, 0, 0, 0, 0, 0)
+	e.U32(maxMcast, maxQPs, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
+	e.U16(uint16(len(c.dev.dev.PKeys())))
+	e.U8(ackDelay, 1, 0, 0, 0, 0)
 }
 
 func (c *Context) queryDevice(r *request) syscall.Errno {
@@ -66,11 +67,11 @@ func (c *Context) queryDevice(r *request) syscall.Errno {
 func (c *Context) queryDeviceEx(r *request) syscall.Errno {
 	const size = 304
 	c.putDevice(&r.out)
-	r.out.u32(0, uint32(min(size, r.outLen)))
-	r.out.bytes(make([]byte, 24+16)) // on-demand paging, time stamps
-	r.out.u64(deviceCaps)
-	r.out.bytes(make([]byte, size-len(r.out.b)))
-	r.out.b = r.out.b[:min(len(r.out.b), r.outLen)]
+	r.out.U32(0, uint32(min(size, r.outLen)))
+	r.out.Bytes(make([]byte, 24+16)) // on-demand paging, time stamps
+	r.out.U64(deviceCaps)
+	r.out.Bytes(make([]byte, size-len(r.out.B)))
+	r.out.B = r.out.B[:min(len(r.out.B), r.outLen)]
 	return 0
 }
 
@@ -82,23 +83,23 @@ func mtuCode(m roce.MTU) uint8 {
 	return uint8(bits.Len(uint(m)) - 8)
 }
 
-func (c *Context) putPort(e *encoder) {
+func (c *Context) putPort(e *abi.Encoder) {
 	info := c.dev.dev.Info()
 	state, phys := uint8(portActive), uint8(physLinkUp)
 	if !info.Up {
 		state, phys = portDown, physDisabled
 	}
-	e.u32(portCaps, qp.MaxMessage, 0, 0, gidTableLen)
-	e.u16(uint16(len(c.dev.dev.PKeys())))
-	e.u16(0) // LID
-	e.u16(0) // subnet manager's LID
-	e.u8(state, mtuCode(4096), mtuCode(info.ActiveMTU), 0, 1, 0, 0, 0)
-	e.u8(1, 1, phys, linkEthernet, 0, 0) // width, speed
+	e.U32(portCaps, qp.MaxMessage, 0, 0, gidTableLen)
+	e.U16(uint16(len(c.dev.dev.PKeys())))
+	e.U16(0) // LID
+	e.U16(0) // subnet manager's LID
+	e.U8(state, mtuCode(4096), mtuCode(info.ActiveMTU), 0, 1, 0, 0, 0)
+	e.U8(1, 1, phys, linkEthernet, 0, 0) // width, speed
 }
 
 func (c *Context) queryPort(r *request) syscall.Errno {
-	r.in.skip(8)
-	if r.in.u8() != 1 {
+	r.in.Skip(8)
+	if r.in.U8() != 1 {
 		return syscall.EINVAL
 	}
 	c.putPort(&r.out)
@@ -109,30 +110,30 @@ func (c *Context) queryPortIoctl(a *attrs) syscall.Errno {
 	if uint8(a.value(0)) != 1 {
 		return syscall.EINVAL
 	}
-	var e encoder
+	var e abi.Encoder
 	c.putPort(&e)
-	e.u64(0)
-	return a.output(1, e.b)
+	e.U64(0)
+	return a.output(1, e.B)
 }
 
 func (c *Context) getContext(a *attrs) syscall.Errno {
-	var n, support encoder
-	n.u32(vectors)
-	support.u64(1) // optional access flags of MRs
-	if no := a.output(0, n.b); no != 0 {
+	var n, support abi.Encoder
+	n.U32(vectors)
+	support.U64(1) // optional access flags of MRs
+	if no := a.output(0, n.B); no != 0 {
 		return no
 	}
-	return a.output(1, support.b)
+	return a.output(1, support.B)
 }
 
 // putGID writes an ib_uverbs_gid_entry.
-func (c *Context) putGID(e *encoder, g *roce.GIDEntry) {
-	e.bytes(g.GID[:])
+func (c *Context) putGID(e *abi.Encoder, g *roce.GIDEntry) {
+	e.Bytes(g.GID[:])
 	ifindex := 0
 	if i, err := net.InterfaceByName(c.dev.dev.Info().Name); err == nil {
 		ifindex = i.Index
 	}
-	e.u32(uint32(g.Index), 1, gidTypeRoCEv2, uint32(ifindex))
+	e.U32(uint32(g.Index), 1, gidTypeRoCEv2, uint32(ifindex))
 }
 
 func (c *Context) queryGIDTable(a *attrs) syscall.Errno {
@@ -145,24 +146,24 @@ func (c *Context) queryGIDTable(a *attrs) syscall.Errno {
 	if int(x.len) < len(gids)*size {
 		return syscall.EINVAL
 	}
-	var out encoder
+	var out abi.Encoder
 	for i := range gids {
-		var e encoder
+		var e abi.Encoder
 		c.putGID(&e, &gids[i])
-		out.bytes(e.b)
-		out.bytes(make([]byte, size-len(e.b)))
+		out.Bytes(e.B)
+		out.Bytes(make([]byte, size-len(e.B)))
 	}
-	if len(out.b) > 0 {
-		if a.call.WriteAt(out.b, x.data) != nil {
+	if len(out.B) > 0 {
+		if a.call.WriteAt(out.B, x.data) != nil {
 			return syscall.EFAULT
 		}
 		if no := a.mark(x); no != 0 {
 			return no
 		}
 	}
-	var n encoder
-	n.u64(uint64(len(gids)))
-	return a.output(3, n.b)
+	var n abi.Encoder
+	n.U64(uint64(len(gids)))
+	return a.output(3, n.B)
 }
 
 func (c *Context) queryGIDEntry(a *attrs) syscall.Errno {
@@ -172,9 +173,9 @@ func (c *Context) queryGIDEntry(a *attrs) syscall.Errno {
 	gids := c.dev.dev.GIDs()
 	for i := range gids {
 		if uint64(gids[i].Index) == a.value(1) {
-			var e encoder
+			var e abi.Encoder
 			c.putGID(&e, &gids[i])
-			return a.output(3, e.b)
+			return a.output(3, e.B)
 		}
 	}
 	if a.value(1) >= gidTableLen {

@@ -38,24 +38,15 @@ func openSpace(pid int) (*space, error) {
 func (s *space) close() { _ = unix.Close(s.fd) }
 
 // read reads program memory.
-func (s *space) read(b []byte, addr uint64) bool {
-	for len(b) > 0 {
-		n, err := unix.Pread(s.fd, b, int64(addr))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil || n <= 0 {
-			return false
-		}
-		b, addr = b[n:], addr+uint64(n)
-	}
-	return true
-}
+func (s *space) read(b []byte, addr uint64) bool { return s.copy(unix.Pread, b, addr) }
 
 // write writes program memory.
-func (s *space) write(b []byte, addr uint64) bool {
+func (s *space) write(b []byte, addr uint64) bool { return s.copy(unix.Pwrite, b, addr) }
+
+// copy copies b from or to program memory with unix.Pread or unix.Pwrite.
+func (s *space) copy(access func(int, []byte, int64) (int, error), b []byte, addr uint64) bool {
 	for len(b) > 0 {
-		n, err := unix.Pwrite(s.fd, b, int64(addr))
+		n, err := access(s.fd, b, int64(addr))
 		if err == unix.EINTR {
 			continue
 		}

@@ -71,15 +71,15 @@ func (q *sharedQueue) Recv(wr *qp.RecvWR) bool {
 }
 
 func (c *Context) createSRQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	user, pd := r.in.u64(), r.in.u32()
+	r.in.Skip(8)
+	user, pd := r.in.U64(), r.in.U32()
 	return c.newSRQ(r, user, pd)
 }
 
 // createXSRQ creates a basic SRQ; others are not supported.
 func (c *Context) createXSRQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	user, kind, pd := r.in.u64(), r.in.u32(), r.in.u32()
+	r.in.Skip(8)
+	user, kind, pd := r.in.U64(), r.in.U32(), r.in.U32()
 	if kind != 0 {
 		return syscall.EOPNOTSUPP
 	}
@@ -87,7 +87,7 @@ func (c *Context) createXSRQ(r *request) syscall.Errno {
 }
 
 func (c *Context) newSRQ(r *request, user uint64, pdHandle uint32) syscall.Errno {
-	depth, sges, limit := r.in.u32(), r.in.u32(), r.in.u32()
+	depth, sges, limit := r.in.U32(), r.in.U32(), r.in.U32()
 	pd, no := get[*roce.PD](c, pdHandle)
 	switch {
 	case no != 0:
@@ -115,9 +115,9 @@ func (c *Context) newSRQ(r *request, user uint64, pdHandle uint32) syscall.Errno
 		return no
 	}
 	q.number = h
-	r.out.u32(h, uint32(q.ring.depth()), sges, h)
-	r.driverOut.info(q.ring)
-	r.driverOut.u32(h, 0)
+	r.out.U32(h, uint32(q.ring.depth()), sges, h)
+	putRing(&r.driverOut, q.ring)
+	r.driverOut.U32(h, 0)
 	return 0
 }
 
@@ -128,11 +128,11 @@ const (
 )
 
 func (c *Context) modifySRQ(r *request) syscall.Errno {
-	q, no := get[*sharedQueue](c, r.in.u32())
+	q, no := get[*sharedQueue](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
-	mask, _, limit := r.in.u32(), r.in.u32(), r.in.u32()
+	mask, _, limit := r.in.U32(), r.in.U32(), r.in.U32()
 	switch {
 	case mask&^srqLimit != 0 || mask == 0:
 		return syscall.EINVAL
@@ -144,18 +144,18 @@ func (c *Context) modifySRQ(r *request) syscall.Errno {
 }
 
 func (c *Context) querySRQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	q, no := get[*sharedQueue](c, r.in.u32())
+	r.in.Skip(8)
+	q, no := get[*sharedQueue](c, r.in.U32())
 	if no != 0 {
 		return no
 	}
-	r.out.u32(uint32(q.ring.depth()), q.maxSGE, q.limit.Load(), 0)
+	r.out.U32(uint32(q.ring.depth()), q.maxSGE, q.limit.Load(), 0)
 	return 0
 }
 
 func (c *Context) destroySRQ(r *request) syscall.Errno {
-	r.in.skip(8)
-	h := r.in.u32()
+	r.in.Skip(8)
+	h := r.in.U32()
 	q, no := get[*sharedQueue](c, h)
 	if no != 0 {
 		return no
@@ -167,11 +167,7 @@ func (c *Context) destroySRQ(r *request) syscall.Errno {
 		return errno(err)
 	}
 	delete(c.objects, h)
-	events := q.events.Load()
-	if a := c.async.Load(); a != nil {
-		events -= uint32(a.takeBack(q.user, 16))
-	}
-	r.out.u32(events)
+	r.out.U32(c.reported(q.events.Load(), q.user))
 	return 0
 }
 
