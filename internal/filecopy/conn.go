@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Block is memory of a connection. Its owner is whoever got it last.
+// Block is memory of a connection. It belongs to the caller that got it last.
 type Block struct {
 	// Data is the memory. Its length is the block size; it begins on a page boundary.
 	Data []byte
