@@ -8,7 +8,7 @@
 // to a peer.
 //
 // A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Finder],
-// [Router] and [Groups]. A wrapper around a port implements [Wrapper], and users look for
+// [Router], [Groups] and [Member]. A wrapper around a port implements [Wrapper], and users look for
 // interfaces with [Find], which also searches the inner ports.
 //
 // The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and
@@ -22,5 +22,6 @@
 //   - port.go: Port, Buf, Info, Stats, and the optional interfaces of a port
 //   - network.go: Network, Hop, Finder, Router and Groups
 //   - errors.go: the errors that ports have in common
+//   - member.go: Member, a port that shares an interface with those of other programs
 //   - find.go: Wrapper and Find, the search for optional interfaces
 package driver

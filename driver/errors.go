@@ -27,6 +27,15 @@ var (
 	ErrClosed = errors.New("port is closed")
 	// ErrGone means that the interface was removed while the Port was open. Close the Port.
 	ErrGone = errors.New("interface was removed")
+	// ErrServiceEnded means that the node service to which the Port belongs has ended, or has
+	// closed the connection to this program. Wait returns it. Close the Port.
+	ErrServiceEnded = errors.New("the node service has ended: start it again (gorxe up)")
+)
+
+// Errors of Member.Listen.
+var (
+	// ErrListening means that another program listens on the service ID.
+	ErrListening = errors.New("another program listens on this port")
 )
 
 // Errors of Network.Resolve.

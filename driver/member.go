@@ -1,0 +1,23 @@
+package driver
+
+// Member is an optional interface of a Port that belongs to a node service, by which several
+// programs share the addresses and UDP port 4791 of an interface. Each program has a slot, and its
+// QPNs, communication IDs and SIDR request IDs have the slot in their top byte, so that packets can
+// be assigned to programs by their headers alone.
+//
+// All methods are safe for concurrent use. They must not wait for the owner of the Port.
+type Member interface {
+	// Slot returns the slot, 1 to 254; 0 is the slot of the service's own device.
+	Slot() uint8
+
+	// Listen makes the service pass connection requests and SIDR requests to this Port whose
+	// service ID equals id in the bits of mask. It returns an error that wraps ErrListening if
+	// another program listens on such an ID, and ErrClosed if the service has ended.
+	Listen(id, mask uint64) error
+
+	// Unlisten ends a call of Listen with the same arguments.
+	Unlisten(id, mask uint64)
+}
+
+// MaxSlot is the largest slot of a Member. The QPN of multicast packets begins with 255.
+const MaxSlot = 254
