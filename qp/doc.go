@@ -50,8 +50,8 @@
 //   - types.go, ah.go, ah_unsafe.go, counters.go: work requests, completions, statuses, states,
 //     counters
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
-//   - qp.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; paths that QPs
-//     share; the memory that a QP needs
+//   - qp.go, qpn.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; its
+//     number; paths that QPs share; the memory that a QP needs
 //   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
 //   - class.go, class_queue.go, class_sched.go, bucket.go: traffic classes: configuration; queues;
 //     which QP sends next; token buckets

@@ -26,6 +26,7 @@ type Config struct {
 	MRs   *mr.Table
 	Rand  func() uint64 // source of QPNs; cryptographic in production, seeded in tests
 	MaxQP int           // limit of QPs; 0: 65,536
+	QPNs  QPNRange      // of all QPs. A range that is not all QPNs also limits the number of QPs
 
 	// MaxWindow limits the packets in flight of an RC QP, 2 to 2^23. 0 means DefaultWindow with
 	// CongestionNone, otherwise 2^23.
@@ -46,6 +47,7 @@ type Engine struct {
 	mrs         *mr.Table
 	target      mr.Backing // of the memory that checkRemote has returned; see placed
 	rand        func() uint64
+	qpns        QPNRange
 	maxWindow   uint32
 	fixedWindow uint32 // of QPs with CongestionNone
 	congestion  Congestion
@@ -123,6 +125,9 @@ func NewEngine(c Config) (*Engine, error) {
 	if c.MaxQP < 1 || c.MaxQP > maxMaxQP {
 		return nil, fmt.Errorf("qp: MaxQP is %d, want 1 to %d", c.MaxQP, maxMaxQP)
 	}
+	if err := c.QPNs.fill(); err != nil {
+		return nil, err
+	}
 	if c.MaxWindow < minWindow || c.MaxWindow > maxMaxWindow {
 		return nil, fmt.Errorf("qp: MaxWindow is %d packets, want %d to %d", c.MaxWindow, minWindow,
 			maxMaxWindow)
@@ -140,11 +145,11 @@ func NewEngine(c Config) (*Engine, error) {
 	if err := c.DCQCN.fill(); err != nil {
 		return nil, err
 	}
-	e := &Engine{mrs: c.MRs, rand: c.Rand, maxWindow: uint32(c.MaxWindow),
+	e := &Engine{mrs: c.MRs, rand: c.Rand, qpns: c.QPNs, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
 		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
-	e.table.init(c.MaxQP)
+	e.table.init(c.QPNs.limit(c.MaxQP))
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
 	e.growRunq()
 	if err := e.initClasses(&c.Classes); err != nil {

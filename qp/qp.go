@@ -125,7 +125,7 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	}
 	if a.QPN == 0 {
 		a.QPN = e.freeQPN()
-	} else if e.table.get(a.QPN) != nil || a.QPN >= bth.QPNMulticast {
+	} else if e.table.get(a.QPN) != nil || !e.qpns.usable(a.QPN) {
 		return fmt.Errorf("%w: QPN %#x is in use or out of range; choose another or 0",
 			ErrInvalidAttr, uint32(a.QPN))
 	}
@@ -163,17 +163,6 @@ func (a *InitAttr) Check() error {
 			MaxInline)
 	}
 	return nil
-}
-
-// freeQPN draws a QPN that is not used, not reserved for management (0 and 1), and has space in its
-// bucket. At least a fifth of the table's slots are free.
-func (e *Engine) freeQPN() bth.QPN {
-	for {
-		n := bth.QPN(e.rand() & psnMask)
-		if n > bth.QPNGSI && n < bth.QPNMulticast && e.table.get(n) == nil && e.table.hasSpace(n) {
-			return n
-		}
-	}
 }
 
 // DestroyQP removes a QP and releases the memory of its queues. Its work requests do not complete.

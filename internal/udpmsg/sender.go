@@ -88,6 +88,7 @@ type run struct {
 	size    int  // of each packet but the last, bytes
 	bytes   int  // of all packets
 	closed  bool // the last packet is shorter
+	slot    byte // of all packets
 	header  []byte
 	peer    *peer
 }
@@ -115,11 +116,15 @@ func (s *Sender) Add(k Socket, b []byte, n int) {
 	if k.Runs && len(p) >= bth.HeaderLen {
 		s.run.peer = s.peerOf(b, n)
 		if s.fits(s.run.peer, p) {
-			s.run.packets = 1
+			s.run.packets, s.run.slot = 1, slot(p)
 		}
 	}
 	s.queued++
 }
+
+// slot returns the top byte of a packet's destination QPN. If a node service receives the packets,
+// it selects the program that gets a run, and the kernel looks only at the first packet.
+func slot(p []byte) byte { return p[5] }
 
 // peerOf returns the peer to which a frame with headers of n bytes goes.
 func (s *Sender) peerOf(b []byte, n int) *peer {
@@ -136,7 +141,8 @@ func (s *Sender) peerOf(b []byte, n int) *peer {
 func (s *Sender) extend(b, p []byte) bool {
 	r, i := &s.run, s.queued-1
 	if r.packets == MaxRun || r.closed || len(p) > r.size || len(p) < bth.HeaderLen ||
-		r.bytes+len(p) > maxBytes || !sameFlow(r.header, b) || !s.fits(r.peer, p) {
+		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(r.header, b) ||
+		!s.fits(r.peer, p) {
 		return false
 	}
 	s.out.SetMemory(i, r.packets, p)

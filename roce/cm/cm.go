@@ -12,6 +12,7 @@ import (
 type CM struct {
 	guid     GUID
 	rand     func() uint64
+	ids      IDRange
 	ackDelay uint8
 	maxConns int
 	pkeys    []bth.PKey
@@ -69,8 +70,12 @@ func New(c Config) (*CM, error) {
 		return nil, fmt.Errorf("%w: MaxConns %d (1 to %d), MaxHalfOpen %d (1 to MaxConns)",
 			ErrConfig, c.MaxConns, maxMaxConns, c.MaxHalfOpen)
 	}
+	if c.IDs.Last < c.IDs.First {
+		return nil, fmt.Errorf("%w: communication IDs %#x to %#x", ErrConfig, c.IDs.First,
+			c.IDs.Last)
+	}
 	m := &CM{
-		guid: c.GUID, rand: c.Rand, ackDelay: c.AckDelay, maxConns: c.MaxConns, pkeys: c.PKeys,
+		guid: c.GUID, rand: c.Rand, ids: c.IDs, ackDelay: c.AckDelay, maxConns: c.MaxConns, pkeys: c.PKeys,
 		byID: map[CommID]*conn{}, byRemote: map[remoteKey]*conn{}, byQP: map[qpKey]*conn{},
 		listeners: map[listenKey]*listener{}, listenersBy: map[ListenerID]*listener{},
 		halfOpen: newPool(c.MaxHalfOpen), peers: c.Peers,

@@ -10,7 +10,7 @@ func (m *CM) newConn(now Time, a Addr) *conn {
 		return nil
 	}
 	for range commIDTries {
-		id := CommID(m.rand())
+		id := m.ids.draw(m.rand())
 		if id == 0 || m.byID[id] != nil {
 			continue
 		}

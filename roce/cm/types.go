@@ -129,6 +129,7 @@ const (
 type Config struct {
 	GUID        GUID          // of the local channel adapter
 	Rand        func() uint64 // communication and transaction IDs; must be cryptographic
+	IDs         IDRange       // of communication IDs
 	AckDelay    uint8         // target ACK delay in REPs, exponent; 0: DefaultAckDelay
 	MaxConns    int           // 0: 65,536
 	MaxHalfOpen int           // requested by peers, not established; 0: 4,096, at most MaxConns
@@ -139,6 +140,17 @@ type Config struct {
 	// Rate limits the MADs that belong to no connection: requests, and messages that name none. The
 	// zero Rate has no limit. Seed is ignored.
 	Rate limit.RateConfig
+}
+
+// IDRange is a range of communication IDs. The zero value is all of them.
+type IDRange struct{ First, Last CommID }
+
+// draw returns an ID of the range for a random number.
+func (r IDRange) draw(random uint64) CommID {
+	if r == (IDRange{}) {
+		return CommID(random)
+	}
+	return r.First + CommID(random%(uint64(r.Last-r.First)+1))
 }
 
 // ListenParams are the parameters of Listen.
