@@ -217,3 +217,35 @@ func TestFlushDoesNotAllocate(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// A run does not contain packets to QPNs with different top bytes.
+func TestRunsHaveOneSlot(t *testing.T) {
+	from, to := netip.MustParseAddr("127.73.2.1"), netip.MustParseAddr("127.73.2.2")
+	out, in := socket(t, from, 0), socket(t, to, bth.Port)
+	if err := unix.SetsockoptInt(in, unix.SOL_UDP, unix.UDP_GRO, 1); err != nil {
+		t.Fatal(err)
+	}
+	e := new(frame.Encoder)
+	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64}
+	s := NewSender()
+	k := Socket{FD: out, Runs: true}
+	slots := []byte{0, 0, 0, 1, 1, 0, 2, 2, 2, 2}
+	for i, b := range packets(e, a, bth.RCSendOnly, 0, len(slots)) {
+		b[LenV4+5] = slots[i]
+		s.Add(k, b, LenV4)
+	}
+	s.Flush()
+	length := bth.HeaderLen + 64 + bth.ICRCLen
+	for _, want := range []struct{ slot, packets int }{{0, 3}, {1, 2}, {0, 1}, {2, 4}} {
+		b := make([]byte, 4096)
+		n, err := unix.Read(in, b)
+		if err != nil || n != want.packets*length {
+			t.Fatalf("Read() = %d, %v, want %d packets of %d bytes", n, err, want.packets, length)
+		}
+		for ; n > 0; n -= length {
+			if got := int(b[n-length+5]); got != want.slot {
+				t.Errorf("a run of slot %d has a packet of slot %d", want.slot, got)
+			}
+		}
+	}
+}
