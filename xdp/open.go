@@ -203,7 +203,7 @@ func (o *opener) attach() (err error) {
 		isTrue(o.MultiBuffer) {
 		return fmt.Errorf("%w: multi-buffer AF_XDP sockets require Linux 6.6", ErrUnsupported)
 	}
-	if o.prog, err = loadProgram(o.count, o.frags); err != nil {
+	if o.prog, err = loadProgram(o.count, o.frags, o.Shared); err != nil {
 		return err
 	}
 	for _, m := range o.modes() {

@@ -100,6 +100,11 @@ type Options struct {
 	// frames are sent as they are.
 	Runs bool
 
+	// Shared lets other programs receive RoCEv2 packets with UDP sockets, as members of a node
+	// service: the Port receives only packets whose destination QPN is below 0x10000 or that of
+	// multicast.
+	Shared bool
+
 	adapt bool // Chunks was 0
 }
 

@@ -39,6 +39,7 @@ const (
 	ipv6Len       = 40
 	udpLen        = 8
 	udpDstOff     = 2
+	destQPOff     = 5 // of the destination QPN in the BTH
 	ipv4DstOff    = 16
 	ipv6DstOff    = 24
 	ipv4NoOptions = 0x45   // version 4, header of 5 32-bit words
@@ -54,7 +55,10 @@ const (
 // Registers: R6 is the context, R7 the start of the packet, R2 the start of the headers (4 bytes
 // later after a VLAN tag), R3 the end of the packet, R0 the MAC that belongs to the address, R4 and
 // R5 are scratch.
-func steering(sockets asm.FDer, own *ownAddrs) asm.Instructions {
+//
+// With shared, packets whose destination QPN has a top byte other than 0 and 255 (multicast) go to
+// the kernel, too: they are for programs that use the node service of this interface.
+func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
 		asm.LoadMem(asm.R2, asm.R6, mdData, asm.Word),
@@ -90,6 +94,9 @@ func steering(sockets asm.FDer, own *ownAddrs) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv4Len+udpDstOff, asm.Half),
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
+	if shared {
+		ins = append(ins, ownSlot("own4", etherLen+ipv4Len+udpLen)...)
+	}
 	ins = append(ins, findFirst4(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv4DstOff, ipv4KeyLen)...)
 	ins = append(ins,
@@ -104,6 +111,9 @@ func steering(sockets asm.FDer, own *ownAddrs) asm.Instructions {
 		asm.LoadMem(asm.R4, asm.R2, etherLen+ipv6Len+udpDstOff, asm.Half),
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
+	if shared {
+		ins = append(ins, ownSlot("own6", etherLen+ipv6Len+udpLen)...)
+	}
 	ins = append(ins, findFirst6(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv6DstOff, ipv6KeyLen)...)
 	ins = append(ins,
@@ -123,6 +133,17 @@ func steering(sockets asm.FDer, own *ownAddrs) asm.Instructions {
 
 		asm.Mov.Imm(asm.R0, xdpPass).WithSymbol("pass"),
 		asm.Return(),
+	)
+}
+
+// ownSlot jumps to "pass" unless the BTH at R2+off is for a QP of slot 0 or a multicast group.
+func ownSlot(label string, off int16) asm.Instructions {
+	const multicast = 0xff
+	return append(need(int32(off)+bth.HeaderLen),
+		asm.LoadMem(asm.R4, asm.R2, off+destQPOff, asm.Byte),
+		asm.JEq.Imm(asm.R4, 0, label),
+		asm.JNE.Imm(asm.R4, multicast, "pass"),
+		asm.Mov.Reg(asm.R4, asm.R4).WithSymbol(label),
 	)
 }
 
@@ -220,8 +241,9 @@ type program struct {
 }
 
 // loadProgram loads the program for an interface with the given number of queues. frags declares
-// that the program accepts multi-buffer frames, which drivers require at large MTUs.
-func loadProgram(queues int, frags bool) (*program, error) {
+// that the program accepts multi-buffer frames, which drivers require at large MTUs. shared is that
+// of steering.
+func loadProgram(queues int, frags, shared bool) (*program, error) {
 	// Kernels before 5.11 count maps against RLIMIT_MEMLOCK. On newer ones the error has no
 	// meaning: the library tries to find out how the kernel counts when the process starts, which
 	// fails if the process raises its capabilities later.
@@ -243,7 +265,7 @@ func loadProgram(queues int, frags bool) (*program, error) {
 		return nil, bpfError("create the maps of addresses", err)
 	}
 	spec := &ebpf.ProgramSpec{Name: progName, Type: ebpf.XDP, AttachType: ebpf.AttachXDP,
-		License: "Apache-2.0", Instructions: steering(p.sockets, p.own)}
+		License: "Apache-2.0", Instructions: steering(p.sockets, p.own, shared)}
 	if frags {
 		spec.Flags = unix.BPF_F_XDP_HAS_FRAGS
 	}
