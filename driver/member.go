@@ -17,6 +17,12 @@ type Member interface {
 
 	// Unlisten ends a call of Listen with the same arguments.
 	Unlisten(id, mask uint64)
+
+	// Will gives the service a frame that it sends when the program ends without closing the Port,
+	// such as the disconnect request (DREQ) of a connection. key identifies it; nil removes the
+	// frame of a key. The frame is as for Port.Send, and is copied. The number of frames is
+	// limited; further ones are ignored.
+	Will(key uint32, frame []byte)
 }
 
 // MaxSlot is the largest slot of a Member. The QPN of multicast packets begins with 255.
