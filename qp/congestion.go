@@ -165,6 +165,7 @@ func (q *QP) reached(now Time, psn uint64) {
 	if rtt == 0 {
 		return
 	}
+	q.eng.rtts.add(rtt)
 	q.measuredRTT()
 	if !q.win.modeled {
 		if q.win.cwnd <= firstWindow {

@@ -99,6 +99,7 @@ type Engine struct {
 	eventHead uint32
 	eventTail uint32
 	c         Counters
+	rtts      RTTHistogram
 	portMTU   bth.MTU
 	parked    bth.Packet                 // scratch
 	selWords  [bth.MaxSelACKWords]uint32 // scratch

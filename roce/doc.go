@@ -147,7 +147,8 @@
 //     disconnects
 //   - alive.go: keepalives
 //   - private.go, features.go: what private data can carry; extensions of RoCEv2
-//   - congestion.go, stats.go: algorithms of congestion control; statistics of a QP
+//   - congestion.go, stats.go, report.go: algorithms of congestion control; statistics of a QP; the
+//     report about a device for monitoring
 //   - class.go, backlog.go: traffic classes, and the limit on what is queued below the engine
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and

@@ -32,6 +32,7 @@ func init() {
 			g.transmit(now)
 		})
 	}
+	inside.Report = func(d any, maxQPs int) []byte { return d.(*Device).reportJSON(maxQPs) }
 	inside.HandleConn = func(d any, comm cm.CommID, gids bth.GIDPair, path *Path,
 		h inside.CMHandler) {
 		g := d.(*Device).gsi

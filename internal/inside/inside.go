@@ -44,4 +44,9 @@ var (
 	// HandleListener makes h get the requests to a listener of a *roce.Device, until Unlisten and
 	// another call without h. Only the loop's owner may call it.
 	HandleListener func(device any, id cm.ListenerID, h CMHandler)
+
+	// Report returns the state of a *roce.Device and of at most maxQPs of its queue pairs as JSON.
+	// Package internal/status decodes it. It costs a round trip to the device's thread for each 64
+	// QPs.
+	Report func(device any, maxQPs int) []byte
 )

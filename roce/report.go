@@ -1,0 +1,82 @@
+package roce
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/gorxe/gorxe/qp"
+)
+
+// report describes a device for package internal/status, which decodes it from JSON: the report of
+// another program is not trusted.
+type report struct {
+	Counters Counters      `json:"counters"`
+	RTTs     reportRTTs    `json:"rtts"`
+	Objects  reportObjects `json:"objects"`
+	QPs      []reportQP    `json:"qps"`
+}
+
+// reportRTTs is qp.RTTHistogram.
+type reportRTTs struct {
+	Counts [qp.NumRTTBuckets]uint64 `json:"counts"`
+	Sum    qp.Time                  `json:"sum_ns"`
+}
+
+// reportObjects has the numbers of objects, and the bytes that count for WithMaxMemory.
+type reportObjects struct {
+	PDs    int    `json:"pds"`
+	CQs    int    `json:"cqs"`
+	QPs    int    `json:"qps"`
+	SRQs   int    `json:"srqs"`
+	MRs    int    `json:"mrs"`
+	Memory uint64 `json:"memory_bytes"`
+}
+
+// reportQP describes a QP in any state.
+type reportQP struct {
+	QPStats
+	Type      string `json:"type"`
+	State     string `json:"state"`
+	RemoteQPN QPN    `json:"remote_qpn"`
+	MTU       int    `json:"path_mtu"`
+}
+
+// reportJSON implements inside.Report.
+func (d *Device) reportJSON(maxQPs int) []byte {
+	b, err := json.Marshal(d.status(maxQPs))
+	if err != nil {
+		return nil // a number that JSON cannot express, such as an infinite rate
+	}
+	return b
+}
+
+// status returns a description of the device with at most maxQPs queue pairs, those with the lowest
+// numbers.
+func (d *Device) status(maxQPs int) *report {
+	r := &report{Counters: d.Counters(), QPs: []reportQP{}}
+	d.ctl.Lock()
+	qps := d.sortedQPs()
+	r.Objects = reportObjects{PDs: len(d.pds), CQs: len(d.cqs), QPs: len(d.qps), SRQs: len(d.srqs),
+		MRs: len(d.mems), Memory: d.mem.used.Load()}
+	d.ctl.Unlock()
+	err := d.do(func(qp.Time) {
+		h := d.eng.RTTs()
+		r.RTTs = reportRTTs{h.Counts, h.Sum}
+	})
+	qps = qps[:min(len(qps), maxQPs)]
+	for batch := range slices.Chunk(qps, statsBatch) {
+		if err != nil {
+			return r
+		}
+		err = d.do(func(qp.Time) {
+			for _, q := range batch {
+				if !q.closed.Load() {
+					a := q.qp.Query()
+					r.QPs = append(r.QPs, reportQP{QPStats: q.stats(), Type: q.Type().String(),
+						State: q.State().String(), RemoteQPN: a.DestQPN, MTU: int(a.PathMTU)})
+				}
+			}
+		})
+	}
+	return r
+}

@@ -1,0 +1,62 @@
+package roce
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// A report has the counters, the round trips and the QPs of a device in any state.
+func TestReport(t *testing.T) {
+	a, b := newRig(t, rigConfig{})
+	extra, err := a.CreateQP(a.pd, QPConfig{Type: UD, SendCQ: a.cq, SendDepth: 1})
+	must(t, err)
+	must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 100)},
+		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+	pollOK(t, 0, WCWrite, a.cq)
+	var r struct {
+		Counters map[string]uint64
+		RTTs     struct {
+			Counts []uint64
+			Sum    int64 `json:"sum_ns"`
+		}
+		Objects map[string]uint64
+		QPs     []struct {
+			QPStats
+			Type, State string
+			RemoteQPN   QPN `json:"remote_qpn"`
+		}
+	}
+	must(t, json.Unmarshal(a.reportJSON(10), &r))
+	var samples uint64
+	for _, n := range r.RTTs.Counts {
+		samples += n
+	}
+	if samples == 0 || r.RTTs.Sum <= 0 {
+		t.Errorf("%d round trips of %d ns after a WRITE, want some", samples, r.RTTs.Sum)
+	}
+	if r.Counters["sent_bytes"] != 100 || r.Objects["qps"] != 2 || r.Objects["mrs"] != 1 {
+		t.Errorf("counters %v, objects %v", r.Counters, r.Objects)
+	}
+	found := 0
+	for _, q := range r.QPs {
+		switch q.QPN {
+		case a.qp.QPN():
+			found++
+			if q.Type != "RC" || q.State != "RTS" || q.RemoteQPN != b.qp.QPN() ||
+				q.Remote != b.qp.Local().GID || q.Acked != 1 {
+				t.Errorf("the report of a connected QP is %+v", q)
+			}
+		case extra.QPN():
+			found++
+			if q.Type != "UD" || q.State != extra.State().String() {
+				t.Errorf("the report of an idle QP is %+v", q)
+			}
+		}
+	}
+	if found != 2 || len(r.QPs) != 2 {
+		t.Errorf("the report has the QPs %+v, want those of the device", r.QPs)
+	}
+	if err := json.Unmarshal(a.reportJSON(1), &r); err != nil || len(r.QPs) != 1 {
+		t.Errorf("a report of 1 QP has %d (%v)", len(r.QPs), err)
+	}
+}
