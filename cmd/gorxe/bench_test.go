@@ -42,3 +42,22 @@ func TestBenchCopies(t *testing.T) {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
 	}
 }
+
+// gorxe bench run measures intercepted calls and memory without perftest.
+func TestBenchRun(t *testing.T) {
+	out := run(t, nil, "bench", "run", "--rounds", "1", "--only", "call_p50,idle_rss", "--json").ok().
+		stdout
+	var rows []struct {
+		Name, Unit, Port string
+		Value, Target    float64
+		Missed           *bool
+	}
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	for i, name := range []string{"call_p50", "idle_rss"} {
+		if len(rows) != 2 || rows[i].Name != name || rows[i].Value <= 0 || rows[i].Missed == nil {
+			t.Fatalf("results %+v, want call_p50 and idle_rss", rows)
+		}
+	}
+}

@@ -55,7 +55,7 @@ Figures: ` + strings.Join(bench.Names(), ", ") + `.`,
 			return bench.Run(ctx, c, stderr)
 		})
 	}
-	cmd.AddCommand(sideCommand(), copySideCommand(), flowCommand(), indirectCommand(), rftpCommand(), scaleCommand(),
+	cmd.AddCommand(sideCommand(), copySideCommand(), flowCommand(), indirectCommand(), rftpCommand(), runCommand(), callsCommand(), scaleCommand(),
 		statusByteCommand())
 	return cmd
 }
