@@ -54,6 +54,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cmd.Annotations = map[string]string{cli.VersionKey: build().Version}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),

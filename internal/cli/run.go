@@ -93,6 +93,9 @@ func Status(err error) int {
 	return StatusFailure
 }
 
+// VersionKey is the annotation of the root command that has the version of gorxe.
+const VersionKey = "version"
+
 // Run executes root with args and returns the exit status. It prints an error as one line on
 // stderr. The first SIGINT, SIGTERM or (unless ignored) SIGHUP cancels the commands' context with
 // the cause ErrInterrupted, so that they can clean up. A second signal kills the process.

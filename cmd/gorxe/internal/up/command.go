@@ -12,6 +12,7 @@ import (
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/exchange"
 	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/status"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -20,6 +21,8 @@ type flags struct {
 	access   guard.Flags
 	services serviceList
 	confine  device.Confinement
+	metrics  monitoring
+	version  string // of gorxe
 	port     cli.Int
 	json     bool
 }
@@ -79,11 +82,15 @@ from the interface.`,
   # DSCP 46 for class 7, and at most 500 Mb/s for class 0
   gorxe up eth0 --class-map 7:46 --class-config 0:rate=500Mb/s
 
+  # status page at http://127.0.0.1:9464, metrics at http://127.0.0.1:9464/metrics
+  gorxe up eth0 --metrics 9464
+
   # XDP in native mode, even if auto would choose otherwise; output as JSON
   gorxe up eth0 --mode native --json`,
 		Args: cli.Named("IFACE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.device.Iface = args[0]
+			f.version = cmd.Root().Annotations[cli.VersionKey]
 			return f.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -98,6 +105,8 @@ from the interface.`,
 	f.services = allServices
 	fs.Var(&f.services, "services", "services to offer: a list of ping, perf and rping, or none")
 	f.confine.Register(fs, device.DefaultUser)
+	fs.Var(&f.metrics.address, "metrics", "serve a status page, JSON and metrics of Prometheus over "+
+		"HTTP at PORT of 127.0.0.1, or at ADDR:PORT (anybody who can reach it can read it)")
 	cli.JSONVar(fs, &f.json, "print events as lines of JSON")
 	return cmd
 }
@@ -118,6 +127,10 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := s.listen(ctx, f.device.Iface, f.port.N); err != nil {
 		return err
 	}
+	if err := f.metrics.listen(ctx); err != nil {
+		return err
+	}
+	defer f.metrics.close()
 	kept, err := f.confine.Apply()
 	if err != nil {
 		return err
@@ -125,6 +138,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	show.up(dev, f.services, f.port.N)
 	show.event("confined", kept)
 	wg.Go(func() { followEvents(ctx, dev, show) })
+	state := status.NewCollector(status.Config{Device: dev, Name: programName, Version: f.version})
+	wg.Go(func() { f.metrics.serve(ctx, state, show) })
 	var w warner
 	wg.Go(func() { w.run(ctx, dev, show) })
 	if f.json {

@@ -7,5 +7,6 @@
 //   - events.go: changes of the interface
 //   - warn.go: warnings about suspicious packets
 //   - network.go: loss and congestion
+//   - metrics.go: the HTTP server of --metrics
 //   - print.go: the output
 package up

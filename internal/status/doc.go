@@ -1,0 +1,16 @@
+// Package status shows what a device and the programs of its node service do: a [Collector] makes
+// snapshots, and [Handler] serves them over HTTP as a page, as JSON and as metrics of Prometheus.
+//
+// The package only reads. Work per request is bounded: a snapshot is at most half a second old and
+// is shared by all requests within that time, and the numbers of programs and queue pairs in it are
+// limited. Reports of other programs are not trusted: unknown fields, queue pairs of another slot
+// and text that is not printable are removed.
+//
+// Reading order:
+//   - snapshot.go: what a snapshot contains
+//   - report.go: decoding the reports of programs
+//   - collector.go: making snapshots, rates
+//   - metrics.go: metrics of Prometheus
+//   - server.go: HTTP, and who may read
+//   - listen.go: the address of --metrics
+package status

@@ -1,0 +1,118 @@
+package status
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/gorxe/gorxe/roce"
+)
+
+// Report is what a program has reported about its device.
+type Report struct {
+	Slot     uint8
+	PID, UID int
+	Name     string // of the program
+	Joined   time.Time
+	Body     []byte // JSON of inside.Report; empty: the program did not answer in time
+}
+
+// Limits of a snapshot.
+const (
+	// MaxQPs is the largest number of queue pairs of a program.
+	MaxQPs = 256
+	// maxAllQPs is the largest number of queue pairs of all programs.
+	maxAllQPs = 4096
+	// maxName is the longest name of a program, in bytes.
+	maxName = 64
+)
+
+// body is the JSON of a report.
+type body struct {
+	Counters map[string]uint64 `json:"counters"`
+	RTTs     Histogram         `json:"rtts"`
+	Objects  Objects           `json:"objects"`
+	QPs      []QP              `json:"qps"`
+}
+
+var (
+	errSilent = errors.New("the program did not answer")
+	errBody   = errors.New("the program sent a report that cannot be read")
+)
+
+// counterNames has the names of the counters that a report may have.
+var counterNames = func() map[string]bool {
+	names := map[string]bool{}
+	for n := range (roce.Counters{}).All() {
+		names[n] = true
+	}
+	return names
+}()
+
+// program decodes a report. free is how many queue pairs it may have.
+func (r *Report) program(free int) Program {
+	p := Program{Slot: r.Slot, PID: r.PID, UID: r.UID, Name: Printable(r.Name), Joined: r.Joined.UTC(),
+		Counters: map[string]uint64{}, QPs: []QP{}}
+	if len(r.Body) == 0 {
+		p.Error = errSilent.Error()
+		return p
+	}
+	var b body
+	if json.Unmarshal(r.Body, &b) != nil {
+		p.Error = errBody.Error()
+		return p
+	}
+	for n, v := range b.Counters {
+		if counterNames[n] {
+			p.Counters[n] = v
+		}
+	}
+	p.Objects, p.RTTs = b.Objects, b.RTTs
+	p.RTTs.Sum = max(p.RTTs.Sum, 0)
+	p.RTTs.P50, p.RTTs.P99 = p.RTTs.quantile(0.5), p.RTTs.quantile(0.99)
+	p.QPs = checkedQPs(r.Slot, b.QPs)
+	p.QPs = p.QPs[:min(len(p.QPs), MaxQPs, free)]
+	p.Omitted = max(b.Objects.QPs-len(p.QPs), 0)
+	return p
+}
+
+// slotShift moves the slot in a QPN to the lowest byte.
+const slotShift = 16
+
+// checkedQPs returns the queue pairs that a program in a slot can have: numbers of the slot, each
+// once, in ascending order.
+func checkedQPs(slot uint8, list []QP) []QP {
+	good := []QP{}
+	last := roce.QPN(0)
+	for _, q := range list {
+		foreign := slot != 0 && q.QPN>>slotShift != roce.QPN(slot)
+		if foreign || q.QPN <= last || q.QPN >= 1<<24 || q.Rates != nil {
+			continue
+		}
+		last = q.QPN
+		q.Type, q.State = word(q.Type), word(q.State)
+		good = append(good, q)
+	}
+	return good
+}
+
+// word returns s if it is a short word in upper case, such as the name of a state, and "" if not.
+func word(s string) string {
+	if len(s) > 8 || strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") != "" {
+		return ""
+	}
+	return s
+}
+
+// Printable returns s with at most maxName bytes, and "?" for each byte that is not printable
+// ASCII, which could control a terminal.
+func Printable(s string) string {
+	b := []byte(s[:min(len(s), maxName)])
+	for i, c := range b {
+		if c < ' ' || c > '~' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
