@@ -125,9 +125,14 @@ func TestPackets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			p := pair(t, c.veth)
 			a := addrs(t, p, c.addr)
-			for i, n := range []int{0, 1, 64, 1024, 4096} {
+			const count = 45
+			for i := range count {
+				n := []int{0, 1, 64, 1024, 4096}[i%5]
 				path := frame.Address{Src: a[0], Dst: a[1], SrcPort: 0xc001, HopLimit: 64,
 					TrafficClass: uint8(i * 5)}
+				if i > 5 { // so many that the socket gets the class
+					path.TrafficClass = 0x42
+				}
 				if i == 2 {
 					path.HopLimit = 9
 				}
@@ -143,11 +148,11 @@ func TestPackets(t *testing.T) {
 					}
 				})
 			}
-			if s := p.Port[0].(*udp.Port).Stats(); s.TxFrames != 5 || s.TxDropped != 0 {
-				t.Errorf("Stats() = %+v, want 5 sent frames", s)
+			if s := p.Port[0].(*udp.Port).Stats(); s.TxFrames != count || s.TxDropped != 0 {
+				t.Errorf("Stats() = %+v, want %d sent frames", s, count)
 			}
-			if s := p.Port[1].(*udp.Port).Stats(); s.RxFrames != 5 || s.RxDropped != 0 {
-				t.Errorf("Stats() = %+v, want 5 received frames", s)
+			if s := p.Port[1].(*udp.Port).Stats(); s.RxFrames != count || s.RxDropped != 0 {
+				t.Errorf("Stats() = %+v, want %d received frames", s, count)
 			}
 		})
 	}

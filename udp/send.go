@@ -56,7 +56,8 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 			p.out.Stats.TxDropped++
 			continue
 		}
-		p.out.Add(udpmsg.Socket{FD: s.fd, Port: bth.Port, Runs: s.runs}, b, headers)
+		p.out.Add(udpmsg.Socket{FD: s.fd, Port: bth.Port, Runs: s.runs, Class: s.class}, b,
+			headers)
 	}
 	p.out.Flush()
 	if !p.net.state.Load().info.Up {

@@ -23,7 +23,8 @@ type socket struct {
 	runs   bool // the kernel cuts and merges runs
 	// segment is the length of the packets of the latest run; 0: none came recently.
 	segment int
-	header  []byte // the headers of received packets, with what is the same in all of them
+	class   *udpmsg.Class // of sent packets
+	header  []byte        // the headers of received packets, with what is the same in all of them
 }
 
 // receiveBuffer is the size of the receive buffer that sockets ask for. Without CAP_NET_ADMIN they
@@ -57,6 +58,7 @@ func openSocket(a netip.Addr, index int) (_ *socket, err error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("bind UDP port %d of %v: %w", bth.Port, a, err)
 	}
+	s.class = udpmsg.NewClass(fd, a.Is6())
 	s.makeHeader()
 	return s, nil
 }

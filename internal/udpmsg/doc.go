@@ -10,6 +10,7 @@
 //   - sender.go: Sender, which makes runs of frames and sends them
 //   - peers.go: to which peers runs are sent
 //   - backlog.go: how much has not left the interface
+//   - class.go: the traffic class of a socket
 //   - socket.go: sockets that only send
 //   - batch_unsafe.go: messages for sendmmsg(2) and recvmmsg(2)
 package udpmsg

@@ -74,6 +74,8 @@ type Socket struct {
 	// Index is the number of the interface through which packets are sent with the source address
 	// of the frame; 0: the socket is bound to an address, and the kernel selects the interface.
 	Index int
+	// Class is the traffic class of the socket; nil: 0.
+	Class *Class
 }
 
 // about is what is known about a message.
@@ -207,7 +209,7 @@ func (s *Sender) start(i int, b, p []byte) {
 		binary.NativeEndian.PutUint16(name[0:], unix.AF_INET)
 		copy(name[4:8], ip[16:20])
 		h.Namelen = unix.SizeofSockaddrInet4
-		if class := ip[1]; class != 0 {
+		if class := ip[1]; !s.socket.covers(class) {
 			end = m.addControl(i, end, unix.IPPROTO_IP, unix.IP_TOS, int32(class))
 		}
 		if limit := ip[8]; limit != DefaultHopLimit {
@@ -221,7 +223,7 @@ func (s *Sender) start(i int, b, p []byte) {
 			binary.NativeEndian.PutUint32(name[24:], uint32(s.Index))
 		}
 		h.Namelen = unix.SizeofSockaddrInet6
-		if class := ip[0]<<4 | ip[1]>>4; class != 0 {
+		if class := ip[0]<<4 | ip[1]>>4; !s.socket.covers(class) {
 			end = m.addControl(i, end, unix.IPPROTO_IPV6, unix.IPV6_TCLASS, int32(class))
 		}
 		if limit := ip[7]; limit != DefaultHopLimit {
@@ -230,6 +232,14 @@ func (s *Sender) start(i int, b, p []byte) {
 	}
 	m.setControl(i, end)
 	s.about[i] = about{control: uint8(end)}
+}
+
+// covers reports whether a message with a traffic class needs no control message for it.
+func (k *Socket) covers(class uint8) bool {
+	if k.Class == nil {
+		return class == 0
+	}
+	return k.Class.covers(class)
 }
 
 // linkLocal reports whether an IPv6 address is a link-local one, or a group of that scope.
@@ -273,6 +283,9 @@ func (s *Sender) Flush() {
 			s.Stats.TxDropped += uint64(s.out.packets(at))
 			at++
 		}
+	}
+	if c := s.socket.Class; c != nil {
+		c.follow()
 	}
 }
 

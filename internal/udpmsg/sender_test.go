@@ -2,6 +2,7 @@ package udpmsg
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -247,5 +248,72 @@ func TestRunsHaveOneSlot(t *testing.T) {
 				t.Errorf("a run of slot %d has a packet of slot %d", want.slot, got)
 			}
 		}
+	}
+}
+
+// The socket gets the traffic class of the packets, and packets with other classes keep theirs.
+func TestClass(t *testing.T) {
+	from, to := netip.MustParseAddr("127.73.3.1"), netip.MustParseAddr("127.73.3.2")
+	out, in := socket(t, from, bth.Port), socket(t, to, bth.Port)
+	if err := unix.SetsockoptInt(in, unix.IPPROTO_IP, unix.IP_RECVTOS, 1); err != nil {
+		t.Fatal(err)
+	}
+	s, b, buf := NewSender(), NewBatch(), make([]byte, 512)
+	s.Refused = func(err error) { t.Errorf("Refused(%v)", err) }
+	k := Socket{FD: out, Port: bth.Port, Class: NewClass(out, false)}
+	e := &frame.Encoder{SourcePort: bth.Port}
+	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64}
+	b.SetMemory(0, 0, buf)
+	send := func(classes ...uint8) {
+		t.Helper()
+		for _, c := range classes {
+			a.TrafficClass = c
+			s.Add(k, packets(e, a, bth.RCSendOnly, 0, 1)[0], LenV4)
+		}
+		s.Flush()
+		for i, want := range classes {
+			n, err := b.Receive(in, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := b.Ancillary(n - 1).TrafficClass; got != want {
+				t.Fatalf("packet %d: traffic class = %d, want %d", i, got, want)
+			}
+		}
+	}
+	socketClass := func(want int) {
+		t.Helper()
+		got, err := unix.GetsockoptInt(out, unix.IPPROTO_IP, unix.IP_TOS)
+		if err != nil || got != want {
+			t.Fatalf("traffic class of the socket = %d, %v, want %d", got, err, want)
+		}
+	}
+	for range changeAfter {
+		send(2, 0) // the class of the socket in between
+	}
+	socketClass(0)
+	for range changeAfter {
+		send(2)
+	}
+	socketClass(2)
+	send(2, 0, 5, 2) // none of them has the class of another one
+	for range changeAfter {
+		send(5, 7) // several others
+	}
+	socketClass(2)
+	send(slices.Repeat([]uint8{0}, changeAfter)...) // all in one call
+	socketClass(0)
+	send(0, 2)
+	if n := testing.AllocsPerRun(10, func() {
+		for range changeAfter {
+			k.Class.covers(3)
+		}
+		k.Class.follow()
+		for range changeAfter {
+			k.Class.covers(4)
+		}
+		k.Class.follow()
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
 	}
 }
