@@ -37,6 +37,7 @@ type Conn struct {
 	received [][]byte // messages that Receive has not returned, at most cfg.Slots
 	pending  int      // work requests of the caller that have not completed
 	probing  bool     // a probe has not completed
+	err      error    // of a completion; nothing can complete after it
 }
 
 // New creates the queue pair and the memory and posts the receives.

@@ -71,15 +71,20 @@ func (c *Conn) WaitMessage(ctx context.Context) error {
 	return c.pollUntil(ctx, func() bool { return len(c.received) > 0 })
 }
 
+// pollUntil handles completions until done. A message that arrived before the connection ended is
+// received although the completions after it failed: their error is kept for the next call.
 func (c *Conn) pollUntil(ctx context.Context, done func() bool) error {
 	for !done() {
+		if c.err != nil {
+			return c.err
+		}
 		n, err := c.wait(ctx)
 		if err != nil {
 			return c.failure(ctx, err)
 		}
 		for i := range c.wcs[:n] {
-			if err := c.complete(&c.wcs[i]); err != nil {
-				return err
+			if err := c.complete(&c.wcs[i]); err != nil && c.err == nil {
+				c.err = err
 			}
 		}
 	}
