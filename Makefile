@@ -9,9 +9,10 @@ SEEDS    ?=
 SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 TIME     ?= 2h
+N        ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim bounds fuzz soak bench pgo interop interop-core interop-bench compliance clean help
+.PHONY: all build demo test check race sim bounds fuzz hostile soak bench pgo interop interop-core interop-bench compliance clean help
 
 all: build
 
@@ -55,6 +56,9 @@ fuzz: ## run each fuzz target for FUZZTIME (30s)
 	    echo "== $$p $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$p || exit 1; \
 	  done; \
 	done
+
+hostile: ## run hostile programs against the emulated device: N (100000) executions, SEED (1)
+	$(GO) test -count=1 -timeout 0 -v -run '^TestHostile$$' ./internal/uverbs ./internal/ucma -args -hostile.n=$(or $(N),100000) -hostile.seed=$(or $(SEED),1)
 
 soak: ## run honest and hostile peers for TIME (2h) on a quarter of a core, or again: make soak SEED=42
 	$(GO) test -count=1 -timeout 0 -v ./fuzz/soak -args -soak.for=$(TIME) -soak.cpu=25 $(if $(SEED),-soak.seed=$(SEED))

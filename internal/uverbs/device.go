@@ -33,6 +33,8 @@ type Device struct {
 	events sync.WaitGroup
 	bells  *bells
 
+	openSpace func(pid int) (*space, error) // tests replace it
+
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
 	byQP     map[*roce.QP]*queuePair // the objects of events
@@ -55,7 +57,7 @@ type Device struct {
 func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
 		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
-		ahs: map[uint32]*addressHandle{}}
+		ahs: map[uint32]*addressHandle{}, openSpace: openSpace}
 	var err error
 	if d.bells, err = newBells(); err != nil {
 		return nil, err

@@ -1,46 +1,13 @@
 package uverbs
 
 import (
+	"flag"
+	"math/rand/v2"
+	"os"
+	"runtime"
 	"testing"
-
-	"github.com/gorxe/gorxe/internal/abi"
-	"github.com/gorxe/gorxe/internal/testbed"
-	"github.com/gorxe/gorxe/mr"
+	"time"
 )
-
-// FuzzProgram runs programs that pass garbage to commands and write garbage to their rings. The
-// device must survive and serve another program afterwards. The input is a list of steps: a byte
-// selects what to do, the following ones are the data.
-func FuzzProgram(f *testing.F) {
-	f.Add([]byte{0, 3, 0, 0, 0, 0, 1, 255, 2, 9, 9, 9, 9, 9, 9, 9, 9, 3, 4, 5})
-	f.Add([]byte{1, 1, 0, 0, 0, 0, 3, 1, 200, 0, 0, 255, 3, 2, 1, 128, 4, 4, 2, 100, 1, 1, 1, 5, 3})
-	bed, err := testbed.New(testbed.Config{})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { _ = bed.Close() })
-	var devices [2]*Device
-	for i := range devices {
-		if devices[i], err = NewDevice(bed.Dev[i], Config{}); err != nil {
-			f.Fatal(err)
-		}
-	}
-	f.Fuzz(func(t *testing.T, in []byte) {
-		a, b := openProgram(t, devices[0]).setup(2, 8192), openProgram(t, devices[1]).setup(2, 8192)
-		a.connect(b, 2)
-		b.connect(a, 2)
-		h := hostile{a, abi.Decoder{B: in}}
-		for len(h.in.B) > 0 {
-			h.step()
-		}
-		a.ctx.Close()
-		b.ctx.Close()
-		if n := ownerState(devices[0]); n != 0 {
-			t.Errorf("%d objects are left after Close, want 0", n)
-		}
-		works(t, devices)
-	})
-}
 
 // ownerState returns how much of closed contexts the device still refers to.
 func ownerState(d *Device) (n int) {
@@ -51,61 +18,150 @@ func ownerState(d *Device) (n int) {
 	return n + len(d.contexts) + len(d.byQP)
 }
 
-// works checks that new programs can use the devices.
-func works(t *testing.T, devices [2]*Device) {
-	t.Helper()
-	c, d := openProgram(t, devices[0]).setup(2, 4096), openProgram(t, devices[1]).setup(2, 4096)
-	c.connect(d, 2)
-	d.connect(c, 2)
-	c.post(c.sendWR(1, 0, sendSignaled, mr.AddrOf(d.mem), uint64(d.rkey), 64))
-	want(t, c.wait(c.cring), 1, 0, 1)
-	c.ctx.Close()
-	d.ctx.Close()
+// FuzzProgram runs two hostile programs, which do what the input says: see hostile_test.go.
+func FuzzProgram(f *testing.F) {
+	for n := range uint64(8) {
+		f.Add(randomInput(0, n))
+	}
+	a, err := newArena()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(a.close)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if len(in) == 0 {
+			return
+		}
+		if err := a.begin(in[0]); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.execute(in[1:]); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.end(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
-// hostile is a program that does what the input says.
-type hostile struct {
-	*queues
-	in abi.Decoder
-}
+var (
+	runs  = flag.Uint64("hostile.n", 1000, "executions of TestHostile")
+	seed  = flag.Uint64("hostile.seed", 1, "seed of TestHostile")
+	first = flag.Uint64("hostile.first", 0, "number of the first execution of TestHostile")
+)
 
-// take returns up to n bytes of the input.
-func (h *hostile) take(n int) []byte {
-	n = min(n, len(h.in.B))
-	b := h.in.B[:n]
-	h.in.B = h.in.B[n:]
+// maxInput is the number of bytes of a random input.
+const maxInput = 160
+
+// randomInput returns the input of an execution.
+func randomInput(seed, n uint64) []byte {
+	r := rand.New(rand.NewPCG(seed, n))
+	b := make([]byte, 1+r.IntN(maxInput))
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
 	return b
 }
 
-func (h *hostile) step() {
-	switch h.in.U8() % 6 {
-	case 0: // a command with random parameters; handles are likely to exist
-		cmd := uint32(h.in.U8() % 64)
-		if h.in.U8()&1 != 0 {
-			cmd |= cmdExtended
-		}
-		in := make([]byte, 176)
-		copy(in, h.take(24))
-		h.try(cmd, in, 304, 32)
-	case 1: // an ioctl with random attributes
-		list := []iattr{{id: uint16(h.in.U8()), in: h.take(8)},
-			{id: uint16(h.in.U8()), out: make([]byte, 16)}}
-		h.ioctl(uint16(h.in.U8()%20), uint16(h.in.U8()%8), list...)
-	case 2: // bytes of a ring, its header included
-		r := []*userRing{h.sq, h.rq, h.cring}[h.in.U8()%3]
-		at := int(h.in.U16()) % len(r.b)
-		copy(r.b[at:], h.take(16))
-	case 3: // indices
-		r := []*userRing{h.sq, h.rq, h.cring}[h.in.U8()%3]
-		r.word(128 + 128*int(h.in.U8()&1)).Store(h.in.U32())
-	case 4: // a work request that is wrong in some bytes
-		wr := h.sendWR(1, uint32(h.in.U8()%16), uint32(h.in.U8()%16), mr.AddrOf(h.mem),
-			uint64(h.rkey), uint32(h.in.U16()))
-		copy(wr[int(h.in.U8())%len(wr):], h.take(4))
-		h.sq.post(wr)
-	case 5: // a doorbell, or a write of random bytes
-		b := enc(uint32(cmdPostSend), uint16(8), uint16(1), uint64(0), h.qp, uint32(0), uint64(0))
-		copy(b[int(h.in.U8())%len(b):], h.take(2))
-		_, _ = h.ctx.Write(h.call, mr.AddrOf(b), uint64(len(b)))
+// lifetime is the number of executions of a hostile program, if it does not end before.
+const lifetime = 32
+
+// TestHostile runs hostile programs with random inputs. A program executes up to lifetime inputs.
+func TestHostile(t *testing.T) {
+	a, err := newArena()
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer a.close()
+	w := newWatch(t)
+	for n := *first; n < *first+*runs; {
+		born := n
+		fail := func(err error) {
+			t.Fatalf("%v\nto repeat it: -hostile.seed=%d -hostile.first=%d -hostile.n=%d", err,
+				*seed, born, n-born+1)
+		}
+		if err := a.begin(byte(n / lifetime)); err != nil {
+			fail(err)
+		}
+		for alive := true; alive; n++ {
+			w.executing(a.count, a.steps)
+			if err := a.execute(randomInput(*seed, n)); err != nil {
+				fail(err)
+			}
+			alive = n+1 < *first+*runs && n+1 < born+lifetime && a.bad[0].intact() &&
+				a.bad[1].intact()
+		}
+		if err := a.end(); err != nil {
+			fail(err)
+		}
+	}
+	w.report(a.count, a.steps)
+}
+
+// watch observes a long run: that it does not hang, and that what it uses does not grow.
+type watch struct {
+	t       *testing.T
+	start   time.Time
+	hang    *time.Timer
+	checked time.Time
+	usage   *usage // after the start
+}
+
+// usage is what the process uses.
+type usage struct {
+	heap            uint64
+	fds, goroutines int
+}
+
+func measure() (*usage, error) {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	fds, err := os.ReadDir("/proc/self/fd")
+	return &usage{m.HeapAlloc, len(fds), runtime.NumGoroutine()}, err
+}
+
+const (
+	hangAfter   = 5 * time.Minute // for one execution on a machine that is busy
+	checkAfter  = 20 * time.Second
+	heapGrowth  = 8 << 20 // bytes
+	otherGrowth = 8       // descriptors or goroutines
+)
+
+func newWatch(t *testing.T) *watch {
+	w := &watch{t: t, start: time.Now(), checked: time.Now()}
+	w.hang = time.AfterFunc(hangAfter, func() { panic("an execution does not end") })
+	t.Cleanup(func() { w.hang.Stop() })
+	return w
+}
+
+// executing is called before execution n.
+func (w *watch) executing(n, steps uint64) {
+	w.hang.Reset(hangAfter)
+	if now := time.Now(); now.Sub(w.checked) > checkAfter {
+		w.checked = now
+		w.check()
+		w.report(n, steps)
+	}
+}
+
+// check fails the test if more memory, descriptors or goroutines are in use than after the start.
+func (w *watch) check() {
+	now, err := measure()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.usage == nil {
+		w.usage = now
+	}
+	if now.heap > w.usage.heap+heapGrowth || now.fds > w.usage.fds+otherGrowth ||
+		now.goroutines > w.usage.goroutines+otherGrowth {
+		w.t.Fatalf("in use: %+v, at the start %+v", *now, *w.usage)
+	}
+}
+
+// report logs the number of executions since the start.
+func (w *watch) report(n, steps uint64) {
+	s := time.Since(w.start).Seconds()
+	w.t.Logf("%d executions, %.0f/s, %d steps", n, float64(n)/s, steps)
 }

@@ -13,6 +13,8 @@ const (
 	accessOptional = 0x3ff << 20
 	accessKnown    = uint32(roce.LocalWrite | roce.RemoteWrite | roce.RemoteRead |
 		roce.RemoteAtomic | roce.MWBind | roce.ZeroBased | roce.FlushGlobal)
+	// accessWrites are the flags for which the memory must be writable.
+	accessWrites = uint32(roce.LocalWrite | roce.RemoteWrite | roce.RemoteAtomic | roce.MWBind)
 )
 
 func (c *Context) allocPD(r *request) syscall.Errno {
@@ -86,8 +88,9 @@ func (c *Context) register(call Caller, pd *roce.PD, start, length, iova uint64,
 	if no != 0 {
 		return nil, no
 	}
-	var probe [1]byte // the ends must exist, as if the memory was pinned
-	if !s.read(probe[:], start) || !s.read(probe[:], start+length-1) {
+	var probe [1]byte // the memory must exist, as if it was pinned
+	if !s.read(probe[:], start) || !s.read(probe[:], start+length-1) ||
+		!s.mapped(start, length, access&accessWrites != 0) {
 		return nil, syscall.EFAULT
 	}
 	mi, err := newMirror(c.dev, s, start, length)
@@ -112,7 +115,7 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 	if len(c.spaces) >= maxSpaces {
 		return nil, syscall.ENOMEM
 	}
-	s, err := openSpace(pid)
+	s, err := c.dev.openSpace(pid)
 	if err != nil {
 		return nil, errno(err)
 	}

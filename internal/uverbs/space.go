@@ -17,6 +17,7 @@ const (
 // another process that got the same PID. The loop's owner has the field dirty.
 type space struct {
 	fd    int
+	maps  int // /proc/PID/maps
 	dirty []store
 }
 
@@ -32,10 +33,18 @@ func openSpace(pid int) (*space, error) {
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: open the memory of process %d: %w", pid, err)
 	}
-	return &space{fd: fd}, nil
+	maps, err := unix.Open(fmt.Sprintf("/proc/%d/maps", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("uverbs: open the memory map of process %d: %w", pid, err)
+	}
+	return &space{fd: fd, maps: maps}, nil
 }
 
-func (s *space) close() { _ = unix.Close(s.fd) }
+func (s *space) close() {
+	_ = unix.Close(s.fd)
+	_ = unix.Close(s.maps)
+}
 
 // read reads program memory.
 func (s *space) read(b []byte, addr uint64) bool { return s.copy(unix.Pread, b, addr) }
