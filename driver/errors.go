@@ -29,7 +29,7 @@ var (
 	ErrGone = errors.New("interface was removed")
 	// ErrServiceEnded means that the node service to which the Port belongs has ended, or has
 	// closed the connection to this program. Wait returns it. Close the Port.
-	ErrServiceEnded = errors.New("the node service has ended: start it again (gorxe up)")
+	ErrServiceEnded = errors.New("the connection to the node service has ended")
 )
 
 // Errors of Member.Listen.

@@ -208,6 +208,17 @@ func (q *QP) abandon(to State, mask AttrMask) error {
 	return nil
 }
 
+// FlushAll moves all QPs that have left RESET to ERR, because the port does not work any more.
+func (e *Engine) FlushAll(now Time) {
+	for i := range e.table.buckets {
+		for _, q := range e.table.buckets[i].qps {
+			if q != nil && q.State() != Reset {
+				_ = q.Modify(now, &Attr{State: Err}, AttrState) // every state permits it
+			}
+		}
+	}
+}
+
 func findTransition(from, to State, typ Type) *transition {
 	for i := range transitions {
 		t := &transitions[i]

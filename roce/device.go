@@ -42,6 +42,7 @@ type Device struct {
 	wait       func(context.Context, func() bool) error // Expert.Wait
 	portKind   string                                   // DeviceInfo.Port
 	portReason string
+	service    membership
 	sockets    bool // the port consists of UDP sockets
 	yields     bool // polls without result call Loop.Yield
 	stats      func() driver.Stats
@@ -114,6 +115,8 @@ type DeviceInfo struct {
 	Port string `json:"port,omitempty"`
 	// PortReason says why Open has chosen PortUDP although WithPort(PortUDP) was not given.
 	PortReason string `json:"port_reason,omitempty"`
+	// Service is the socket of the node service that the Device has joined; "": none.
+	Service string `json:"service,omitempty"`
 }
 
 // Open creates a Device on a network interface, over AF_XDP if the process may use it, and over UDP
@@ -226,7 +229,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if c.maxWindow == 0 {
 		c.maxWindow = windowFor(&info, bth.MTUFor(info.MTU))
 	}
-	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP,
+	numbers := d.service.joinedBy(port, c.host)
+	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
 		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine()}
 	for i := range c.classes {
@@ -249,7 +253,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.gsi, err = newGSI(d, info.MAC, d.rand, peers); err != nil {
+	if d.gsi, err = newGSI(d, info.MAC, numbers.ids, peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
 	d.log = newLogger(c.logger, c.clock)
@@ -301,7 +305,7 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 	d.info = DeviceInfo{
 		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
 		Up: p.Up, Queues: p.Queues, Progress: Auto, Note: p.Note,
-		Port: d.portKind, PortReason: d.portReason,
+		Port: d.portKind, PortReason: d.portReason, Service: d.service.path,
 	}
 	if d.manual {
 		d.info.Progress = Manual

@@ -157,6 +157,6 @@
 //   - inside.go: engine objects for package internal/uverbs
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
-//   - port.go: the kind of port that Open chooses
+//   - port.go, service.go: the kind of port that Open chooses; node services
 //   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce

@@ -19,6 +19,10 @@ var (
 	// open. See Device.Err.
 	ErrGone = errors.New("roce: the network interface is gone: " +
 		"close the device, and open one on an interface that exists")
+	// ErrServiceEnded: the node service that the Device had joined ended while the Device was open.
+	// All QPs are in StateErr, and their work requests complete with WRFlushErr.
+	ErrServiceEnded = errors.New("roce: the node service of this device has ended: " +
+		"close the device, and open it again")
 	// ErrMemoryFault: an access to a registered region failed, for example because it is a mapped
 	// file that was truncated. The Device has stopped; see Device.Err.
 	ErrMemoryFault = errors.New("roce: the device has stopped: " +

@@ -48,14 +48,14 @@ var gsiRate = limit.RateConfig{
 	Total:     limit.Budget{PerSecond: 20_000, Burst: 20_000},
 }
 
-func newGSI(d *Device, mac bth.MAC, random func() uint64, peers limit.Access) (*gsi, error) {
-	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: random, PKeys: d.pkeys,
+func newGSI(d *Device, mac bth.MAC, ids cm.IDRange, peers limit.Access) (*gsi, error) {
+	m, err := cm.New(cm.Config{GUID: guidOf(mac), Rand: d.rand, IDs: ids, PKeys: d.pkeys,
 		Peers: peers, Rate: gsiRate})
 	if err != nil {
 		return nil, err
 	}
 	g := &gsi{
-		dev: d, cm: m, psn: PSN(random() & 0xffffff), paths: newPathCache(),
+		dev: d, cm: m, psn: PSN(d.rand() & 0xffffff), paths: newPathCache(),
 		ids: map[cm.CommID]*cmID{}, listeners: map[cm.ListenerID]*acceptQueue{},
 		handlers: map[cm.ListenerID]inside.CMHandler{},
 	}
@@ -76,6 +76,9 @@ func (g *gsi) handle(now qp.Time, p *bth.Packet) {
 	if p.Info.Transport != bth.UD || !p.Info.Start || !p.Info.End {
 		g.ctr.refused++
 		return
+	}
+	if f := g.dev.service.forward; f != nil && f(p) {
+		return // for another program
 	}
 	key, ok := g.dev.pkeys.matching(p.BTH.PKey())
 	if !ok {

@@ -24,6 +24,11 @@ func init() {
 	inside.Backing = func(b mr.Backing) any {
 		return MROption(func(c *mrConfig) { c.backing = b })
 	}
+	inside.Host = func(s inside.ServiceHost) any {
+		return Option(func(c *config) { c.host = s })
+	}
+	inside.Announce = func(d any, id cm.ServiceID) error { return d.(*Device).service.announce(id) }
+	inside.Withdraw = func(d any, id cm.ServiceID) { d.(*Device).service.withdraw(id) }
 	inside.CM = func(d any, f func(cm.Time, *cm.CM)) bool {
 		g := d.(*Device).gsi
 		return g.dev.loop.Do(func(now qp.Time) {

@@ -16,7 +16,9 @@ type Listener struct {
 	queue *acceptQueue
 	addr  netip.AddrPort
 	id    cm.ListenerID
-	admit func(*Request) error
+
+	service cm.ServiceID
+	admit   func(*Request) error
 
 	datagram bool
 }
@@ -74,39 +76,49 @@ func (d *Device) listen(addr netip.AddrPort, datagram bool, o ListenOptions) (*L
 	if err != nil {
 		return nil, err
 	}
-	gone := d.do(func(qp.Time) {
-		if err = d.open(); err == nil {
-			err = l.bind(cm.ListenParams{
-				Service: serviceOf(datagram, addr.Port()), Local: local, Backlog: o.Backlog,
-				Peers: peers,
-			}, datagram)
-		}
-	})
-	if err := errors.Join(gone, err); err != nil {
+	if err := l.bind(cm.ListenParams{Local: local, Backlog: o.Backlog, Peers: peers}); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// bind registers the listener with the connection manager. If the address has no port, bind tries
-// random ephemeral ports. Owner only.
-func (l *Listener) bind(p cm.ListenParams, datagram bool) (err error) {
-	g := l.dev.gsi
+// bind registers the listener with the connection manager, and with the node service if there is
+// one. If the address has no port, bind tries random ephemeral ports.
+func (l *Listener) bind(p cm.ListenParams) (err error) {
 	const attempts = 32
+	port := l.addr.Port()
 	for range attempts {
-		if l.addr.Port() == 0 {
-			p.Service = serviceOf(datagram, ephemeralPort(uint32(l.dev.rand())))
+		n := port
+		if n == 0 {
+			n = ephemeralPort(uint32(l.dev.rand()))
 		}
-		l.id, err = g.cm.Listen(p)
-		if l.addr.Port() != 0 || !errors.Is(err, ErrListening) {
+		p.Service = serviceOf(l.datagram, n)
+		if err = l.bindTo(p); port != 0 || !errors.Is(err, ErrListening) {
 			break
 		}
 	}
-	if err != nil {
+	return err
+}
+
+func (l *Listener) bindTo(p cm.ListenParams) (err error) {
+	d := l.dev
+	if err = d.service.announce(p.Service); err != nil {
 		return err
 	}
+	gone := d.do(func(qp.Time) {
+		if err = d.open(); err != nil {
+			return
+		}
+		if l.id, err = d.gsi.cm.Listen(p); err == nil {
+			d.gsi.listeners[l.id] = l.queue
+		}
+	})
+	if err = errors.Join(gone, err); err != nil {
+		d.service.withdraw(p.Service)
+		return err
+	}
+	l.service = p.Service
 	l.addr = netip.AddrPortFrom(l.addr.Addr(), p.Service.Port())
-	g.listeners[l.id] = l.queue
 	return nil
 }
 
@@ -183,11 +195,13 @@ func (l *Listener) admits(r *Request) bool {
 // Close stops listening. It refuses requests that Accept has not returned yet. Existing connections
 // are not affected. Closing twice is harmless.
 func (l *Listener) Close() error {
+	closed := false
 	err := l.dev.do(func(now qp.Time) {
 		g := l.dev.gsi
 		if g.listeners[l.id] != l.queue {
 			return
 		}
+		closed = true
 		delete(g.listeners, l.id)
 		_ = g.cm.Unlisten(cm.Time(now), l.id)
 		for in, ok := l.queue.get(); ok; in, ok = l.queue.get() {
@@ -197,6 +211,9 @@ func (l *Listener) Close() error {
 		g.dispatch(now)
 		g.transmit(now)
 	})
+	if closed {
+		l.dev.service.withdraw(l.service)
+	}
 	if errors.Is(err, ErrClosed) {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/xdp"
@@ -214,7 +215,10 @@ type config struct {
 	xdp        XDPOptions
 	port       PortKind
 	wrapper    func(Port) Port
-	portKind   string // of the port that Open has opened; "": New
+	noService  bool
+	service    string             // of the port that Open has opened; "": none
+	host       inside.ServiceHost // nil: the device does not host a node service
+	portKind   string             // of the port that Open has opened; "": New
 	portReason string
 	rand       func() uint64
 	clock      func() int64

@@ -101,8 +101,8 @@ type Options struct {
 	Runs bool
 
 	// Shared lets other programs receive RoCEv2 packets with UDP sockets, as members of a node
-	// service: the Port receives only packets whose destination QPN is below 0x10000 or that of
-	// multicast.
+	// service: the Port receives only packets whose destination QPN is below 0x10000. Those to
+	// multicast groups go to the kernel, too.
 	Shared bool
 
 	adapt bool // Chunks was 0

@@ -56,8 +56,9 @@ const (
 // later after a VLAN tag), R3 the end of the packet, R0 the MAC that belongs to the address, R4 and
 // R5 are scratch.
 //
-// With shared, packets whose destination QPN has a top byte other than 0 and 255 (multicast) go to
-// the kernel, too: they are for programs that use the node service of this interface.
+// With shared, packets whose destination QPN has a top byte other than 0 go to the kernel, too. They
+// are for programs that use the node service of this interface, or for multicast groups, which
+// several programs may have joined.
 func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 	ins := asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -95,7 +96,7 @@ func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
 	if shared {
-		ins = append(ins, ownSlot("own4", etherLen+ipv4Len+udpLen)...)
+		ins = append(ins, ownSlot(etherLen+ipv4Len+udpLen)...)
 	}
 	ins = append(ins, findFirst4(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv4DstOff, ipv4KeyLen)...)
@@ -112,7 +113,7 @@ func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 		asm.JNE.Imm(asm.R4, wire16(bth.Port), "pass"),
 	)
 	if shared {
-		ins = append(ins, ownSlot("own6", etherLen+ipv6Len+udpLen)...)
+		ins = append(ins, ownSlot(etherLen+ipv6Len+udpLen)...)
 	}
 	ins = append(ins, findFirst6(own.first.FD())...)
 	ins = append(ins, loadKey(etherLen+ipv6DstOff, ipv6KeyLen)...)
@@ -136,14 +137,11 @@ func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 	)
 }
 
-// ownSlot jumps to "pass" unless the BTH at R2+off is for a QP of slot 0 or a multicast group.
-func ownSlot(label string, off int16) asm.Instructions {
-	const multicast = 0xff
+// ownSlot jumps to "pass" unless the BTH at R2+off is for a QP of slot 0.
+func ownSlot(off int16) asm.Instructions {
 	return append(need(int32(off)+bth.HeaderLen),
 		asm.LoadMem(asm.R4, asm.R2, off+destQPOff, asm.Byte),
-		asm.JEq.Imm(asm.R4, 0, label),
-		asm.JNE.Imm(asm.R4, multicast, "pass"),
-		asm.Mov.Reg(asm.R4, asm.R4).WithSymbol(label),
+		asm.JNE.Imm(asm.R4, 0, "pass"),
 	)
 }
 

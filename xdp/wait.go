@@ -1,6 +1,10 @@
 package xdp
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // stuckWait limits a Wait while frames are stuck in the transmit ring because the peer does not
 // take them. ppoll sends some of them when it starts, but does not wait for free space.
@@ -25,6 +29,12 @@ func (p *Port) Wait(d time.Duration) error {
 		return ErrGone
 	}
 	return nil
+}
+
+// AddPoll makes Wait return also while a descriptor is readable, which the caller may close after
+// the Port. It must be called before the first Wait.
+func (p *Port) AddPoll(fd int) {
+	p.polls = append(p.polls, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
 }
 
 // pending reports whether a receive ring has a frame.

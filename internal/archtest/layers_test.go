@@ -102,7 +102,7 @@ var allowed = map[string][]string{
 	"internal/udpmsg": {"bth", "driver", "frame"},
 	"udp":             {"bth", "driver", "frame", "internal/osnet", "internal/udpmsg"},
 	"loopback":        {"bth", "driver", "frame", "internal/clock", "internal/wire"},
-	"internal/inside": {"bth", "frame", "internal/loop", "mr", "qp", "roce/cm"},
+	"internal/inside": {"bth", "driver", "frame", "internal/loop", "mr", "qp", "roce/cm"},
 	"internal/loop":   {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
 	"roce/cm":         {"bth", "internal/due", "internal/limit"},
 	"roce/messenger":  {"roce"},

@@ -2,6 +2,7 @@ package inside
 
 import (
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/mr"
@@ -11,6 +12,17 @@ import (
 
 // CMHandler handles an event of the connection manager m. The owner of the loop calls it.
 type CMHandler func(now cm.Time, m *cm.CM, e cm.Event)
+
+// ServiceHost is a node service. Its own device is the one that is opened with the option that Host
+// returns.
+type ServiceHost interface {
+	driver.Member // of the device itself, slot 0
+	// Start lets programs join. port is that of the device, which is not running yet.
+	Start(port driver.Port) error
+	// Forward passes a packet to QP1 on, and returns true, if it is for another program. Only the
+	// loop's owner calls it.
+	Forward(p *bth.Packet) bool
+}
 
 // The parameters are objects of package roce, which this package cannot import. Other types cause a
 // panic.
@@ -33,6 +45,14 @@ var (
 	// Backing returns a roce.MROption: the memory of the region is a copy of memory of another
 	// process.
 	Backing func(b mr.Backing) any
+
+	// Host returns a roce.Option for roce.Open: the device hosts a node service.
+	Host func(s ServiceHost) any
+	// Announce tells the node service of a *roce.Device, if there is one, that a listener of its
+	// connection manager is about to be created. Withdraw must be called after the end of the
+	// listener. Both may block, and the loop's owner must not call Announce.
+	Announce func(device any, id cm.ServiceID) error
+	Withdraw func(device any, id cm.ServiceID)
 
 	// CM runs f as the owner of the loop of a *roce.Device. Then it delivers the events and sends
 	// the messages that f has caused. It returns false if the device is closed.

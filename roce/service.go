@@ -1,0 +1,85 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/qp"
+	"github.com/gorxe/gorxe/roce/cm"
+)
+
+// slotRange are the numbers that a Device on a node service may use. Their top byte is the slot of
+// the program, by which the service and the kernel find the Device that a packet is for.
+type slotRange struct {
+	qpns qp.QPNRange
+	ids  cm.IDRange
+}
+
+func rangeOf(slot uint8) slotRange {
+	return slotRange{
+		qpns: qp.QPNRange{First: bth.QPN(slot) << 16, Last: bth.QPN(slot)<<16 | 0xffff},
+		ids:  cm.IDRange{First: cm.CommID(slot) << 24, Last: cm.CommID(slot)<<24 | 0xffffff},
+	}
+}
+
+// membership is the connection of a Device with a node service: as a member, or as the service's
+// own device. The zero value is that of other devices.
+type membership struct {
+	member  driver.Member // nil: there is no service
+	path    string        // of the service's socket, for members
+	forward func(p *bth.Packet) bool
+
+	mu      sync.Mutex
+	listens map[cm.ServiceID]int // listeners of each announced service ID
+}
+
+// joinedBy sets the membership of a Device on a port, and returns the numbers that it may use.
+func (s *membership) joinedBy(port driver.Port, host inside.ServiceHost) slotRange {
+	s.listens = map[cm.ServiceID]int{}
+	if host != nil {
+		s.member, s.forward = host, host.Forward
+	} else if m, ok := driver.Find[driver.Member](port); ok && m.Slot() != 0 {
+		s.member = m
+	} else {
+		return slotRange{}
+	}
+	return rangeOf(s.member.Slot())
+}
+
+// announce tells the service that the Device listens on a service ID.
+func (s *membership) announce(id cm.ServiceID) error {
+	if s.member == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listens[id] == 0 {
+		err := s.member.Listen(uint64(id), ^uint64(0))
+		if errors.Is(err, driver.ErrListening) {
+			return fmt.Errorf("%w: another program of this interface listens on port %d: "+
+				"choose another port", ErrListening, id.Port())
+		}
+		if err != nil {
+			return fmt.Errorf("roce: listen through the node service: %w", err)
+		}
+	}
+	s.listens[id]++
+	return nil
+}
+
+// withdraw ends a call of announce.
+func (s *membership) withdraw(id cm.ServiceID) {
+	if s.member == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listens[id]--; s.listens[id] == 0 {
+		delete(s.listens, id)
+		s.member.Unlisten(uint64(id), ^uint64(0))
+	}
+}
