@@ -82,6 +82,9 @@ type Info struct {
 	// carries as one super-frame of up to 64 KiB (UDP_SEGMENT, GRO). The port splits them into
 	// frames.
 	Runs bool
+	// Service, if it is not "", is the path of the socket of the node service to which the port
+	// belongs; see Member.
+	Service string
 }
 
 // Holder is an optional interface of a Port. It lets the owner announce that several calls follow,

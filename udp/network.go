@@ -14,6 +14,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/osnet"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -38,6 +39,8 @@ type network struct {
 	events *nl.NetlinkSocket
 	state  atomic.Pointer[state]
 	note   atomic.Pointer[string] // set by the owner
+	shared bool                   // see Options.Shared
+	from   Provider               // nil: the Port opens its sockets itself
 	base   driver.Info            // what does not change
 
 	changed  chan struct{}
@@ -54,6 +57,7 @@ type state struct {
 	info  driver.Info
 	addrs []netip.Prefix
 	gone  bool
+	err   error // of the Provider
 }
 
 // openNetwork opens the netlink sockets in the namespace of the calling thread. It subscribes to
@@ -87,6 +91,11 @@ func (n *network) close() {
 		return
 	}
 	close(n.stop)
+	if n.from != nil {
+		n.from.Close()
+		n.finished.Wait()
+		return
+	}
 	n.events.Close()
 	n.finished.Wait()
 	n.handle.Close()
@@ -136,6 +145,10 @@ func (n *network) notify() {
 // watch follows notifications until close.
 func (p *Port) watch() {
 	n := p.net
+	if n.from != nil {
+		n.finished.Go(p.follow)
+		return
+	}
 	kick := make(chan struct{}, 1)
 	n.finished.Add(2)
 	go func() {
@@ -243,8 +256,11 @@ func find(list []*socket, a netip.Addr) *socket {
 
 // open opens a socket in the interface's namespace.
 func (n *network) open(a netip.Addr) (s *socket, err error) {
+	if n.from != nil {
+		return n.openProvided(a)
+	}
 	err = osnet.In(n.ns, func() error {
-		s, err = openSocket(a, n.index)
+		s, err = openSocket(a, n.index, n.shared)
 		return err
 	})
 	return s, err
@@ -306,9 +322,12 @@ func (n *network) addLoopback(list []netip.Prefix) []netip.Prefix {
 //
 // Errors: driver.ErrNoRoute, driver.ErrNoAddress if src is none, driver.ErrClosed. Resolve does not
 // wait for other hosts.
-func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, error) {
+func (p *Port) Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error) {
 	src, dst = src.Unmap(), dst.Unmap().WithZone("")
 	n := p.net
+	if n.from != nil {
+		return n.from.Resolve(ctx, src, dst)
+	}
 	s := n.state.Load()
 	own := func(a netip.Addr) bool {
 		return slices.ContainsFunc(s.addrs, func(q netip.Prefix) bool { return q.Addr() == a })
@@ -326,7 +345,7 @@ func (p *Port) Resolve(_ context.Context, src, dst netip.Addr) (driver.Hop, erro
 	if src.IsValid() {
 		o.SrcAddr = src.AsSlice()
 	}
-	if dst.IsMulticast() || scoped(dst) {
+	if dst.IsMulticast() || udpmsg.Scoped(dst) {
 		o.OifIndex = n.index
 	}
 	err := n.query(func(h *netlink.Handle) error {

@@ -23,6 +23,10 @@ type Options struct {
 	// NetNS is a file descriptor of the interface's network namespace; 0 or a negative value means
 	// the namespace of the process.
 	NetNS int
+
+	// Shared lets further sockets be bound to the addresses of the Port (SO_REUSEPORT), which
+	// Port.Share needs.
+	Shared bool
 }
 
 // Open opens a Port on a network interface, or on an IP address of this host.
@@ -45,6 +49,7 @@ func open(name string, o Options) (_ *Port, err error) {
 	if err != nil {
 		return nil, err
 	}
+	n.shared = o.Shared
 	p := &Port{net: n}
 	defer func() {
 		if err != nil {
@@ -72,7 +77,7 @@ func open(name string, o Options) (_ *Port, err error) {
 		return nil, err
 	}
 	for _, a := range addrs {
-		s, err := openSocket(a.Addr(), n.index)
+		s, err := openSocket(a.Addr(), n.index, n.shared)
 		if err != nil {
 			return nil, err
 		}
@@ -82,24 +87,30 @@ func open(name string, o Options) (_ *Port, err error) {
 		return nil, err
 	}
 	n.base = driver.Info{Datapath: "udp", Queues: 1, SourcePort: bth.Port,
-		ReceiveBuffer: p.socks[0].buffer, Runs: p.socks[0].runs, MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
+		ReceiveBuffer: p.socks[0].buffer, Runs: p.socks[0].runs,
+		MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
 	s := &state{addrs: addrs}
 	n.describe(&s.info, link.Attrs())
 	n.state.Store(s)
+	p.start()
+	return p, nil
+}
+
+// start makes the buffers and follows changes.
+func (p *Port) start() {
 	p.rx, p.tx = newPool(rxBuffers), newPool(txBuffers)
 	p.in, p.out = udpmsg.NewBatch(), udpmsg.NewSender()
-	p.out.Index, p.out.Refused, p.out.Note = n.index, p.refusedBy, n.setNote
+	p.out.Index, p.out.Refused, p.out.Note = p.net.index, p.refusedBy, p.net.setNote
 	p.ready = make([]driver.Buf, 0, rxBuffers)
 	p.scatter.linear = make([]byte, 0, 1<<16)
 	for i := range p.long {
 		p.long[i] = make([]byte, 1<<16)
 	}
 	if !p.socks[0].runs {
-		n.setNote(noRuns)
+		p.net.setNote(noRuns)
 	}
 	p.makePolls()
 	p.watch()
-	return p, nil
 }
 
 // noRuns is the note on kernels before 5.0.

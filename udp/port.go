@@ -34,7 +34,10 @@ type Port struct {
 	// sockets.
 	mu    sync.Mutex
 	socks []*socket
-	polls []unix.PollFd // the event descriptor, then the sockets
+	polls []unix.PollFd // the event descriptor, the sockets, then mads if it is open
+	slot  uint8         // see Provided
+	mads  int           // see Provided; 0: there is none
+	some  bool          // mads may have frames
 
 	hot   int   // the socket that had packets last
 	alone int   // calls of Receive
@@ -141,6 +144,9 @@ func (p *Port) makePolls() {
 	for _, s := range p.socks {
 		p.polls = append(p.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
+	if p.mads > 0 {
+		p.polls = append(p.polls, unix.PollFd{Fd: int32(p.mads), Events: unix.POLLIN})
+	}
 }
 
 // Close implements driver.Port. A Wait in progress returns driver.ErrClosed.
@@ -156,6 +162,7 @@ func (p *Port) Close() error {
 			s.close()
 		}
 		p.socks = nil
+		p.closeMADs()
 		p.sleeper.Close()
 	})
 	return nil

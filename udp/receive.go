@@ -38,13 +38,17 @@ func (p *Port) receive() {
 	if p.hot >= len(p.socks) {
 		p.hot = 0
 	}
-	if p.alone++; len(p.socks) == 1 || p.alone%pollAll != 0 {
+	if p.some {
+		p.receiveMADs()
+	}
+	if p.alone++; len(p.polls) == 2 || p.alone%pollAll != 0 {
 		p.receiveFrom(p.socks[p.hot])
 		return
 	}
 	// A system call finds out which sockets have packets. The others come before the hot one, so
 	// that it does not take all buffers.
 	n, err := unix.Ppoll(p.polls, &unix.Timespec{}, nil)
+	p.noteMADs()
 	hot := p.hot
 	for k := 1; err == nil && n > 0 && k <= len(p.socks); k++ {
 		i := (hot + k) % len(p.socks)

@@ -191,11 +191,19 @@ func (p *Port) copyRun(s *socket, i int, m *incoming, first, rest []byte) {
 
 // deliver makes a frame of packet k of message i, which is in a buffer, and appends it to p.ready.
 func (p *Port) deliver(s *socket, i int, slot uint32, length int, m *incoming, k int) {
+	if p.slot != 0 && !s.group && p.rx.slot(slot)[headroom+destSlot] != p.slot {
+		p.rx.free = append(p.rx.free, slot)
+		p.stats.RxDropped++
+		return
+	}
 	b := p.frame(s, i, p.rx.slot(slot)[:headroom+length], m, uint16(k))
 	p.ready = append(p.ready, driver.Buf{B: b, Token: uint64(slot)})
 	p.stats.RxFrames++
 	p.stats.RxBytes += uint64(len(b))
 }
+
+// destSlot is the offset of the top byte of the destination QPN in the BTH.
+const destSlot = 5
 
 // noteRun remembers the length of the packets of a run.
 func (s *socket) noteRun(m *incoming) {

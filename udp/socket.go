@@ -2,12 +2,9 @@ package udp
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
@@ -24,131 +21,34 @@ type socket struct {
 	// segment is the length of the packets of the latest run; 0: none came recently.
 	segment int
 	class   *udpmsg.Class // of sent packets
+	from    Provider      // that has opened it; may be nil
 	header  []byte        // the headers of received packets, with what is the same in all of them
 }
 
-// receiveBuffer is the size of the receive buffer that sockets ask for. Without CAP_NET_ADMIN they
-// get at most net.core.rmem_max.
-const receiveBuffer = 4 << 20
-
 // openSocket opens a socket in the network namespace of the calling thread. index is the number of
-// the interface.
-func openSocket(a netip.Addr, index int) (_ *socket, err error) {
-	family := unix.AF_INET6
-	if a.Is4() {
-		family = unix.AF_INET
-	}
-	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+// the interface. If shared is true, other sockets may be bound to the same address.
+func openSocket(a netip.Addr, index int, shared bool) (*socket, error) {
+	l, err := udpmsg.Listen(a, index, shared)
 	if err != nil {
-		return nil, fmt.Errorf("open a UDP socket: %w", err)
+		return nil, err
 	}
-	s := &socket{fd: fd, addr: a, gid: bth.GIDFromAddr(a), group: a.IsMulticast()}
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	if err := s.configure(index); err != nil {
-		return nil, fmt.Errorf("configure a UDP socket: %w", err)
-	}
-	if err := unix.Bind(fd, sockaddr(a, index)); errors.Is(err, unix.EADDRINUSE) {
-		return nil, fmt.Errorf("%w: another program receives on UDP port %d of %v: if it is a gorxe "+
-			"device, close it or choose another address; if it is the kernel's rxe, unload it "+
-			"with `rmmod rdma_rxe`", driver.ErrBusy, bth.Port, a)
-	} else if err != nil {
-		return nil, fmt.Errorf("bind UDP port %d of %v: %w", bth.Port, a, err)
-	}
-	s.class = udpmsg.NewClass(fd, a.Is6())
-	s.makeHeader()
-	return s, nil
+	return newSocket(a, l), nil
 }
 
-func sockaddr(a netip.Addr, index int) unix.Sockaddr {
-	if a.Is4() {
-		return &unix.SockaddrInet4{Port: bth.Port, Addr: a.As4()}
-	}
-	s := &unix.SockaddrInet6{Port: bth.Port, Addr: a.As16()}
-	if scoped(a) {
-		s.ZoneId = uint32(index)
-	}
+// newSocket returns a socket that is bound to an address.
+func newSocket(a netip.Addr, l udpmsg.Listener) *socket {
+	s := &socket{fd: l.FD, addr: a, gid: bth.GIDFromAddr(a), group: a.IsMulticast(),
+		buffer: l.Buffer, runs: l.Runs, class: udpmsg.NewClass(l.FD, a.Is6())}
+	s.makeHeader()
 	return s
 }
 
-// scoped reports whether an IPv6 address needs the number of an interface.
-func scoped(a netip.Addr) bool {
-	return a.Is6() && (a.IsLinkLocalUnicast() || a.IsLinkLocalMulticast())
+func (s *socket) close() {
+	_ = unix.Close(s.fd)
+	if s.from != nil {
+		s.from.Closed(s.addr)
+	}
 }
-
-// option is an integer option of a socket.
-type option struct{ level, name, value int }
-
-// configure sets the options of a socket before it is bound. With the mode PROBE of path MTU
-// discovery the kernel sets DF and identification 0, and ignores path MTUs that ICMP reports.
-func (s *socket) configure(index int) error {
-	options := []option{
-		{unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
-		{unix.IPPROTO_IP, unix.IP_RECVTOS, 1},
-		{unix.IPPROTO_IP, unix.IP_RECVTTL, 1},
-		{unix.IPPROTO_IP, unix.IP_TTL, udpmsg.DefaultHopLimit},
-		{unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, udpmsg.DefaultHopLimit},
-	}
-	if s.addr.Is6() {
-		options = []option{
-			{unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
-			{unix.IPPROTO_IPV6, unix.IPV6_DONTFRAG, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVTCLASS, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
-			{unix.IPPROTO_IPV6, unix.IPV6_UNICAST_HOPS, udpmsg.DefaultHopLimit},
-			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, udpmsg.DefaultHopLimit},
-			{unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, index},
-			// RoCEv2 senders set no UDP checksum, because the ICRC covers the same bytes.
-			{unix.IPPROTO_UDP, unix.UDP_NO_CHECK6_RX, 1},
-		}
-	}
-	if s.group { // several devices of a host may be in a group
-		options = append(options, option{unix.SOL_SOCKET, unix.SO_REUSEADDR, 1})
-	}
-	for _, o := range options {
-		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
-			return err
-		}
-	}
-	if s.addr.Is4() {
-		if err := unix.SetsockoptIPMreqn(s.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF,
-			&unix.IPMreqn{Ifindex: int32(index)}); err != nil {
-			return err
-		}
-	}
-	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-		_ = unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
-	}
-	// Kernels before 5.0 do not have both.
-	s.runs = unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_SEGMENT, 0) == nil &&
-		unix.SetsockoptInt(s.fd, unix.SOL_UDP, unix.UDP_GRO, 1) == nil
-	s.buffer, _ = unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
-	if s.group {
-		return s.join(index)
-	}
-	return nil
-}
-
-// join makes the host a member of the socket's group. The socket receives only packets to the
-// group that arrive on the interface.
-func (s *socket) join(index int) error {
-	if s.addr.Is4() {
-		_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0)
-		return unix.SetsockoptIPMreqn(s.fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
-			&unix.IPMreqn{Multiaddr: s.addr.As4(), Ifindex: int32(index)})
-	}
-	_ = unix.SetsockoptInt(s.fd, unix.IPPROTO_IPV6, ipv6MulticastAll, 0)
-	return unix.SetsockoptIPv6Mreq(s.fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP,
-		&unix.IPv6Mreq{Multiaddr: s.addr.As16(), Interface: uint32(index)})
-}
-
-const ipv6MulticastAll = 29 // IPV6_MULTICAST_ALL
-
-func (s *socket) close() { _ = unix.Close(s.fd) }
 
 // Lengths and offsets of headers. Frames have no VLAN tag, because the kernel adds and removes
 // tags.

@@ -21,6 +21,8 @@ func (p *Port) Wait(d time.Duration) error {
 		return driver.ErrClosed
 	case p.net.state.Load().gone:
 		return driver.ErrGone
+	case p.net.state.Load().err != nil:
+		return p.net.state.Load().err
 	}
 	return nil
 }
@@ -31,6 +33,7 @@ func (p *Port) sleep(d time.Duration) {
 	if !p.sleeper.Sleep(p.polls, d) {
 		return
 	}
+	p.noteMADs()
 	for i := range p.socks {
 		if p.polls[i+1].Revents != 0 {
 			p.hot = i

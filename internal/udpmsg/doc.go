@@ -12,5 +12,6 @@
 //   - backlog.go: how much has not left the interface
 //   - class.go: the traffic class of a socket
 //   - socket.go: sockets that only send
+//   - listen.go: sockets that receive and send
 //   - batch_unsafe.go: messages for sendmmsg(2) and recvmmsg(2)
 package udpmsg
