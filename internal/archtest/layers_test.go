@@ -102,6 +102,9 @@ var allowed = map[string][]string{
 	"internal/udpmsg": {"bth", "driver", "frame"},
 	"udp":             {"bth", "driver", "frame", "internal/osnet", "internal/udpmsg"},
 	"loopback":        {"bth", "driver", "frame", "internal/clock", "internal/wire"},
+	"internal/service": {
+		"bth", "driver", "frame", "internal/osnet", "internal/udpmsg", "roce/cm", "udp",
+	},
 	"internal/inside": {"bth", "driver", "frame", "internal/loop", "mr", "qp", "roce/cm"},
 	"internal/loop":   {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
 	"roce/cm":         {"bth", "internal/due", "internal/limit"},
@@ -109,7 +112,7 @@ var allowed = map[string][]string{
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
 		"internal/due", "internal/fence", "internal/halfopen", "internal/inside", "internal/limit",
-		"internal/prefetch",
+		"internal/prefetch", "internal/service",
 	},
 	"roce/rsocket":      {"roce", "roce/rsocket/...", "internal/halfopen"},
 	"roce/rsocket/core": {},

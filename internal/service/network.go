@@ -1,0 +1,257 @@
+package service
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+)
+
+const (
+	// lookInterval is the time between two looks at the addresses of the port.
+	lookInterval = 100 * time.Millisecond
+	// sweepFirst and sweepMost are the shortest and the longest time between two looks for sockets
+	// that programs keep.
+	sweepFirst = time.Millisecond
+	sweepMost  = time.Second
+	// attachInterval is the time after which the programs are attached again, since members can
+	// detach them.
+	attachInterval = time.Second
+)
+
+// maintain follows changes of the network and removes dead sockets until Close.
+func (s *Server) maintain() {
+	look := time.NewTicker(lookInterval)
+	defer look.Stop()
+	again, pause := time.NewTimer(sweepMost), sweepFirst
+	attached := time.Now()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-s.kick:
+			pause = sweepFirst
+			again.Reset(pause)
+		case <-again.C:
+			s.mu.Lock()
+			if s.sweepAll() {
+				pause = min(2*pause, sweepMost)
+				again.Reset(pause)
+			}
+			s.mu.Unlock()
+		case <-look.C:
+			s.lookAtPort()
+			if time.Since(attached) > attachInterval {
+				attached = time.Now()
+				s.attachAll()
+			}
+		}
+	}
+}
+
+// sweep removes dead sockets, now or soon. s.mu must be held.
+func (s *Server) sweep() {
+	if s.sweepAll() {
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (s *Server) sweepAll() (again bool) {
+	for a, g := range s.groups {
+		if g.sweep(func(inode uint64) bool {
+			set, err := s.list.read()
+			return err != nil || set[inode]
+		}) {
+			again = true
+		}
+		if len(g.socks) == 0 {
+			delete(s.groups, a)
+		}
+	}
+	return again
+}
+
+func (s *Server) attachAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.groups {
+		if len(g.socks) > 1 {
+			_ = g.attach()
+		}
+	}
+}
+
+// readState returns what members are told about the network.
+func (s *Server) readState() netState {
+	st := netState{Info: s.port.Info(), Index: s.index, Addrs: s.port.Addrs()}
+	st.Info.Note, st.Info.Service = "", s.path
+	return st
+}
+
+// stateFor returns the state for a member that uses one address; the zero Addr: all addresses.
+func (s *Server) stateFor(only netip.Addr) netState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := s.state
+	if only.IsValid() {
+		st.Addrs = slices.DeleteFunc(slices.Clone(st.Addrs),
+			func(p netip.Prefix) bool { return p.Addr() != only })
+	}
+	return st
+}
+
+// lookAtPort tells members about changes of the port.
+func (s *Server) lookAtPort() {
+	now := s.readState()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now.Info == s.state.Info && slices.Equal(now.Addrs, s.state.Addrs) {
+		return
+	}
+	s.state = now
+	for a, g := range s.groups {
+		if slices.ContainsFunc(now.Addrs, func(p netip.Prefix) bool { return p.Addr() == a }) {
+			continue
+		}
+		for _, m := range g.socks { // the members close theirs, too
+			m.dead = true
+		}
+	}
+	s.sweep()
+	for n := range s.conns {
+		select {
+		case n.change <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// openSocket opens the socket of a slot at an address.
+func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return -1, driver.ErrServiceEnded
+	}
+	base, err := s.port.Share(a)
+	if err != nil {
+		return -1, fmt.Errorf("%w %v", err, a)
+	}
+	g := s.groups[a]
+	if g == nil {
+		g = &group{addr: a}
+		s.groups[a] = g
+	}
+	if err := g.rebase(base); err != nil {
+		return -1, err
+	}
+	if g.find(slot) != nil {
+		return -1, refuse("it has a socket of %v", a)
+	}
+	err = s.port.InNamespace(func() error {
+		fd, err = g.open(slot, s.index)
+		return err
+	})
+	return fd, err
+}
+
+// closeSocket closes the socket of a slot at an address, which the member has closed.
+func (s *Server) closeSocket(slot uint8, a netip.Addr) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if g := s.groups[a]; g != nil && !s.closed {
+		g.close(slot)
+		s.sweep()
+	}
+}
+
+func (n *session) resolve(src, dst netip.Addr) (driver.Hop, error) {
+	if src.IsValid() && n.only.IsValid() && src != n.only {
+		return driver.Hop{}, driver.ErrNoAddress
+	}
+	if !src.IsValid() {
+		src = n.only
+	}
+	return n.s.port.Resolve(context.Background(), src, dst)
+}
+
+// listenAt adds a listener.
+func (s *Server) listenAt(l listener) error {
+	f := &s.forwards
+	f.Lock()
+	defer f.Unlock()
+	for i := range f.listeners {
+		if f.listeners[i].overlaps(&l) {
+			return driver.ErrListening
+		}
+	}
+	f.listeners = append(f.listeners, l)
+	return nil
+}
+
+// unlisten removes listeners.
+func (s *Server) unlisten(which func(*listener) bool) {
+	f := &s.forwards
+	f.Lock()
+	defer f.Unlock()
+	f.listeners = slices.DeleteFunc(f.listeners, func(l listener) bool { return which(&l) })
+}
+
+func (s *Server) unlistenAt(slot uint8, id, mask uint64) (found bool) {
+	s.unlisten(func(l *listener) bool {
+		if found || l.slot != slot || l.id != id || l.mask != mask {
+			return false
+		}
+		found = true
+		return true
+	})
+	return found
+}
+
+// Slot returns 0, the slot of the service's own device.
+func (s *Server) Slot() uint8 { return 0 }
+
+// Listen implements driver.Member for the service's own device.
+func (s *Server) Listen(id, mask uint64) error { return s.listenAt(listener{id: id, mask: mask}) }
+
+// Unlisten implements driver.Member for the service's own device.
+func (s *Server) Unlisten(id, mask uint64) { s.unlistenAt(0, id, mask) }
+
+// Will does nothing: the service's own device ends with the service.
+func (s *Server) Will(uint32, []byte) {}
+
+// Forward passes a packet to QP1 to a member. It returns false if the service's own device handles
+// the packet. It does not wait: a packet is dropped if the member has too many.
+func (s *Server) Forward(p *bth.Packet) bool {
+	f := &s.forwards
+	f.Lock()
+	defer f.Unlock()
+	slot := route(p.Payload, p.Dst.Addr(), f.listeners)
+	if slot == 0 || f.mads[slot] == 0 {
+		return false
+	}
+	if len(p.BTH) > len(f.buf)-bth.MaxNetHeader-bth.ICRCLen {
+		return true
+	}
+	b := f.buf[:]
+	n := frame.PutHeaders(b, &frame.Address{SrcMAC: p.SrcMAC, Src: p.Src, Dst: p.Dst,
+		SrcPort: p.SrcPort, TrafficClass: p.TrafficClass, HopLimit: p.HopLimit})
+	end := n + copy(b[n:], p.BTH) + bth.ICRCLen
+	f.enc.ID = 0
+	f.enc.Finish(b[:end], n)
+	if err := unix.Sendto(f.mads[slot], b[:end], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL,
+		nil); err != nil {
+		f.dropped++
+	}
+	return true
+}

@@ -1,0 +1,94 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// rootDir has the sockets of services of root.
+const rootDir = "/run/gorxe"
+
+const suffix = ".sock"
+
+// userDir returns the folder with the sockets of services of the present user.
+func userDir() string {
+	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
+		return filepath.Join(d, "gorxe")
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("gorxe-%d", os.Geteuid()))
+}
+
+// dirs returns the folders with sockets, that of root first.
+func dirs() []string { return []string{rootDir, userDir()} }
+
+// Paths returns the standard paths of the socket of a service for an interface or an address: that
+// of root's service, then that of the present user's.
+func Paths(name string) (list []string) {
+	if name == "" || strings.ContainsAny(name, "/\x00") {
+		return nil
+	}
+	for _, d := range dirs() {
+		list = append(list, filepath.Join(d, name+suffix))
+	}
+	return list
+}
+
+// DefaultPath returns the standard path for a service that the present user starts.
+func DefaultPath(name string) string {
+	list := Paths(name)
+	if len(list) == 0 {
+		return ""
+	}
+	if os.Geteuid() == 0 {
+		return list[0]
+	}
+	return list[1]
+}
+
+// Sockets returns the sockets at standard paths that exist.
+func Sockets() (list []string) {
+	for _, d := range dirs() {
+		found, _ := filepath.Glob(filepath.Join(d, "*"+suffix))
+		list = append(list, found...)
+	}
+	return list
+}
+
+// makeDir makes the folder of a socket if it is a standard one. Everybody may enter that of root,
+// because the mode of each socket says who may connect. The user's folder may be in /tmp, where
+// others could have made it first.
+func makeDir(dir string) error {
+	mode := os.FileMode(0o700)
+	switch dir {
+	case rootDir:
+		mode = 0o755
+	case userDir():
+	default:
+		return nil
+	}
+	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("make the folder of the socket: %w", err)
+	}
+	return checkDir(dir)
+}
+
+// checkDir returns an error if another user may replace a socket in the user's folder.
+func checkDir(dir string) error {
+	if dir != userDir() {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o022 != 0 {
+		return fmt.Errorf("%s is not a folder of this user that only this user may write: remove it",
+			dir)
+	}
+	return nil
+}

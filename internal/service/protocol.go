@@ -1,0 +1,149 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/gorxe/gorxe/driver"
+)
+
+const (
+	// MaxMessage is the size of the largest message, bytes.
+	MaxMessage = 64 << 10
+	// MaxReport is the size of the largest report of a member, bytes.
+	MaxReport = 256 << 10
+	// MaxStatus is the size of the largest status of a service, bytes.
+	MaxStatus = 16 << 20
+
+	version = 1
+
+	maxConns      = 512 // connections to the unix socket
+	maxSockets    = 64  // addresses of a member with a socket
+	maxGroups     = 64  // multicast groups of a member
+	maxListens    = 1024
+	maxWills      = 4096
+	maxFrame      = 512 // of a will, bytes
+	maxResolving  = 32  // calls of Resolve of a member in progress
+	maxName       = 64  // bytes of the name of a program
+	maxRoutes     = 512 // told to members
+	defaultUser   = 64  // members of a user
+	joinPatience  = 5 * time.Second
+	writePatience = time.Second
+)
+
+// Messages of a connection per second, and how many may come at once. More are read later.
+const (
+	messageRate  = 5000
+	messageBurst = 10_000
+)
+
+// Errors of Join and Status.
+var (
+	// ErrNone means that no service answers at the path, or that its socket may not be opened.
+	ErrNone = errors.New("no node service")
+	// ErrOtherNet means that the service is in another network namespace.
+	ErrOtherNet = errors.New("the node service is in another network namespace")
+	// ErrRefused means that the service has refused the program.
+	ErrRefused = errors.New("the node service refuses this program")
+)
+
+// Operations of requests, and kinds of events.
+const (
+	opJoin     = "join"
+	opLeave    = "leave"
+	opSocket   = "socket"  // of an address or a multicast group
+	opClose    = "close"   // such a socket
+	opResolve  = "resolve" // the next hop
+	opListen   = "listen"
+	opUnlisten = "unlisten"
+	opWill     = "will"
+	opReport   = "report" // event: the server asks; request: the member answers
+	opStatus   = "status"
+	evState    = "state" // event: the network has changed
+)
+
+// message is a request, a response or an event.
+type message struct {
+	Op string `json:"op,omitempty"`
+	// ID is that of a request, repeated in the response; 0: there is no response.
+	ID    uint64 `json:"id,omitempty"`
+	Error string `json:"error,omitempty"`
+	Code  string `json:"code,omitempty"` // of the error; see codes
+
+	Version int        `json:"version,omitempty"` // join
+	Name    string     `json:"name,omitempty"`    // join: the program
+	Addr    netip.Addr `json:"addr,omitzero"`     // join, socket, close
+	Src     netip.Addr `json:"src,omitzero"`      // resolve
+	Dst     netip.Addr `json:"dst,omitzero"`      // resolve
+	Service uint64     `json:"service,omitempty"` // listen, unlisten: the service ID
+	Mask    uint64     `json:"mask,omitempty"`    // listen, unlisten
+	Key     uint32     `json:"key,omitempty"`     // will
+	Frame   []byte     `json:"frame,omitempty"`   // will
+
+	Slot  uint8       `json:"slot,omitempty"` // response to join
+	Net   uint64      `json:"net,omitempty"`  // response to join: cookie of the network namespace
+	State *netState   `json:"state,omitempty"`
+	Hop   *driver.Hop `json:"hop,omitempty"`
+	Size  int         `json:"size,omitempty"` // of a memory file
+}
+
+// netState describes the network.
+type netState struct {
+	Info  driver.Info    `json:"info"`
+	Index int            `json:"index"`
+	Addrs []netip.Prefix `json:"addrs"`
+}
+
+// codes are the errors that a response can name.
+var codes = map[string]error{
+	"refused":   ErrRefused,
+	"none":      ErrNone,
+	"listening": driver.ErrListening,
+	"noroute":   driver.ErrNoRoute,
+	"noaddress": driver.ErrNoAddress,
+	"local":     driver.ErrLocal,
+	"down":      driver.ErrLinkDown,
+	"gone":      driver.ErrGone,
+	"busy":      driver.ErrBusy,
+	"closed":    driver.ErrServiceEnded,
+	"timeout":   context.DeadlineExceeded,
+}
+
+// fail makes m the response to a request that has failed.
+func (m *message) fail(err error) {
+	m.Error = err.Error()
+	for code, e := range codes {
+		if errors.Is(err, e) {
+			m.Code = code
+		}
+	}
+}
+
+// failure is an error of the server.
+type failure struct {
+	text string
+	kind error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.kind }
+
+// err returns the error of a response.
+func (m *message) err() error {
+	if m.Error == "" {
+		return nil
+	}
+	kind := codes[m.Code]
+	if kind == nil {
+		return errors.New(m.Error)
+	}
+	return &failure{m.Error, kind}
+}
+
+// refuse returns an error that wraps ErrRefused.
+func refuse(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
+}

@@ -1,0 +1,140 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Report is what a member says about itself. Only Body comes from the member; the service does not
+// look at it.
+type Report struct {
+	Slot     uint8
+	PID, UID int
+	Name     string // of the program; printable ASCII
+	Joined   time.Time
+	Body     []byte // at most MaxReport bytes; empty if the member has not answered
+}
+
+// Reports asks all members and waits for their answers, at most for the given time.
+func (s *Server) Reports(timeout time.Duration) []Report {
+	s.mu.Lock()
+	s.reports++
+	id := s.reports
+	var list []Report
+	var from []*session
+	for slot, n := range s.slots {
+		if n == nil {
+			continue
+		}
+		list = append(list, Report{Slot: uint8(slot), PID: int(n.cred.Pid), UID: int(n.cred.Uid),
+			Name: n.name, Joined: n.joined})
+		from = append(from, n)
+	}
+	s.mu.Unlock()
+	answers := make([]chan []byte, len(from))
+	for i, n := range from {
+		answers[i] = make(chan []byte, 1)
+		n.mu.Lock()
+		n.reports[id] = answers[i]
+		n.mu.Unlock()
+		go func() { // a member that does not read must not delay the others
+			if n.w.send(&message{Op: opReport, ID: id}, -1) != nil {
+				n.end()
+			}
+		}()
+	}
+	end := time.After(timeout)
+	over := false
+	for i, n := range from {
+		select {
+		case list[i].Body = <-answers[i]:
+		default:
+			if over {
+				break
+			}
+			select {
+			case list[i].Body = <-answers[i]:
+			case <-n.done:
+			case <-end:
+				over = true
+			}
+		}
+		n.mu.Lock()
+		delete(n.reports, id)
+		n.mu.Unlock()
+	}
+	return list
+}
+
+// takeReport takes the answer of a member.
+func (n *session) takeReport(m *message, fd int) error {
+	n.mu.Lock()
+	c := n.reports[m.ID]
+	delete(n.reports, m.ID)
+	n.mu.Unlock()
+	b, err := []byte(nil), error(nil)
+	if fd >= 0 {
+		b, err = readMemFile(fd, m.Size, MaxReport)
+	}
+	if c != nil && err == nil {
+		c <- b
+	}
+	return err
+}
+
+// SetStatus sets the function that answers clients of Status. privileged means that the client is
+// root or the user of the service.
+func (s *Server) SetStatus(f func(uid uint32, privileged bool) []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.status = f
+}
+
+func (n *session) status(r *message) (fd int, err error) {
+	n.s.mu.Lock()
+	f := n.s.status
+	n.s.mu.Unlock()
+	if f == nil {
+		return -1, errors.New("this node service has no status")
+	}
+	uid := n.cred.Uid
+	b := f(uid, uid == 0 || int(uid) == os.Geteuid())
+	if len(b) > MaxStatus {
+		return -1, fmt.Errorf("the status is longer than %d bytes", MaxStatus)
+	}
+	r.Size = len(b)
+	return memFile(b)
+}
+
+// statusPatience is how long Status waits for an answer.
+const statusPatience = 10 * time.Second
+
+// Status returns the status of the service at a path. The error wraps ErrNone if none answers.
+func Status(path string) ([]byte, error) {
+	c, err := connect(path)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(statusPatience))
+	w := newWire(c)
+	if err := w.send(&message{Op: opStatus, ID: 1}, -1); err != nil {
+		return nil, fmt.Errorf("ask %s: %w", path, err)
+	}
+	var m message
+	fd, err := w.receive(&m)
+	if err == nil {
+		err = m.err()
+	}
+	if err != nil {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		return nil, fmt.Errorf("status of %s: %w", path, err)
+	}
+	return readMemFile(fd, m.Size, MaxStatus)
+}

@@ -1,0 +1,338 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/udp"
+)
+
+// Options configure a Server. The zero value suits most users.
+type Options struct {
+	Mode    fs.FileMode // of the socket; 0: 0600
+	Group   int         // owner of the socket; 0: the group of the process
+	PerUser int         // largest number of members of a user; 0: 64
+}
+
+// Server is a node service. All methods are safe for concurrent use, except Start.
+type Server struct {
+	path    string
+	options Options
+	l       *net.UnixListener
+	port    *udp.Port
+	index   int    // of the interface
+	cookie  uint64 // of the network namespace; 0: unknown
+	list    *socketList
+	status  func(uid uint32, privileged bool) []byte
+	empty   chan struct{}
+	kick    chan struct{} // there are dead sockets
+	stop    chan struct{}
+	closing sync.Once
+	running sync.WaitGroup
+
+	mu       sync.Mutex
+	closed   bool
+	conns    map[*session]bool
+	slots    [slots]*session
+	next     int // slot from which the next free one is searched
+	groups   map[netip.Addr]*group
+	state    netState // told to members
+	reports  uint64   // requests for reports
+	forwards struct {
+		sync.Mutex
+		listeners []listener
+		mads      [slots]int // sockets to members; 0: none
+		enc       frame.Encoder
+		buf       [maxFrame]byte
+		dropped   uint64
+	}
+}
+
+var _ driver.Member = (*Server)(nil)
+
+// New makes the socket of a service, with the standard folder if the path is in one. Connections
+// are accepted when Start is called. The error wraps driver.ErrBusy if a service answers at the
+// path.
+func New(path string, o Options) (*Server, error) {
+	if o.PerUser == 0 {
+		o.PerUser = defaultUser
+	}
+	if o.Mode == 0 {
+		o.Mode = 0o600
+	}
+	l, err := listen(path, &o)
+	if err != nil {
+		return nil, fmt.Errorf("open the socket of the node service: %w", err)
+	}
+	return &Server{path: path, options: o, l: l, empty: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
+		groups: map[netip.Addr]*group{}, next: 1}, nil
+}
+
+// listen makes the socket in a folder of its own, which only this user may enter, so that nobody
+// connects before it has its mode.
+func listen(path string, o *Options) (*net.UnixListener, error) {
+	dir := filepath.Dir(path)
+	if err := makeDir(dir); err != nil {
+		return nil, err
+	}
+	if c, err := dial(path); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("%w: a node service answers at %s", driver.ErrBusy, path)
+	}
+	tmp, err := os.MkdirTemp(dir, ".s")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(tmp)
+	first := filepath.Join(tmp, "s")
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: first, Net: network})
+	if err != nil {
+		return nil, err
+	}
+	l.SetUnlinkOnClose(false)
+	if o.Group != 0 {
+		err = os.Chown(first, -1, o.Group)
+	}
+	if err == nil {
+		err = os.Chmod(first, o.Mode)
+	}
+	if err == nil {
+		err = os.Rename(first, path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// network is the type of the unix socket, SOCK_SEQPACKET.
+const network = "unixpacket"
+
+func dial(path string) (*net.UnixConn, error) {
+	return net.DialUnix(network, nil, &net.UnixAddr{Name: path, Net: network})
+}
+
+// Path returns the path of the socket.
+func (s *Server) Path() string { return s.path }
+
+// Start accepts members. port must be, or wrap, a udp.Port with Options.Shared.
+func (s *Server) Start(port driver.Port) (err error) {
+	p, ok := driver.Find[*udp.Port](port)
+	if !ok {
+		return errors.New("a node service needs UDP sockets")
+	}
+	s.port, s.index = p, p.Index()
+	if err := p.InNamespace(func() (err error) {
+		s.list, err = openSocketList()
+		return err
+	}); err != nil {
+		return fmt.Errorf("list the UDP sockets: %w", err)
+	}
+	s.state = s.readState()
+	for _, a := range s.state.Addrs {
+		fd, err := p.Share(a.Addr())
+		if err != nil {
+			return err
+		}
+		s.cookie = netCookie(fd)
+		_ = unix.Close(fd)
+	}
+	s.running.Go(s.accept)
+	s.running.Go(s.maintain)
+	return nil
+}
+
+// netCookie returns a number that identifies the network namespace of a socket; 0: unknown, on
+// kernels before 5.14.
+func netCookie(fd int) uint64 {
+	c, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, soNetNSCookie)
+	if err != nil {
+		return 0
+	}
+	return c
+}
+
+const soNetNSCookie = 71 // SO_NETNS_COOKIE
+
+func (s *Server) accept() {
+	for {
+		c, err := s.l.AcceptUnix()
+		if err != nil {
+			select {
+			case <-s.stop:
+				return
+			case <-time.After(acceptPause): // too many open files
+				continue
+			}
+		}
+		s.admit(c)
+	}
+}
+
+// acceptPause is the pause after an error of accept.
+const acceptPause = 100 * time.Millisecond
+
+// admit starts a session.
+func (s *Server) admit(c *net.UnixConn) {
+	cred, err := peerOf(c)
+	n := newSession(s, c, cred)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil || s.closed || len(s.conns) == maxConns {
+		_ = c.Close()
+		return
+	}
+	s.conns[n] = true
+	s.running.Go(n.run)
+}
+
+// join gives a session a slot. It has a socket for MADs then, whose remote end join returns.
+func (s *Server) join(n *session) (mads int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return -1, driver.ErrServiceEnded
+	}
+	used := [slots]bool{}
+	for _, g := range s.groups {
+		for _, m := range g.socks {
+			used[m.slot] = true
+		}
+	}
+	same := 0
+	for _, o := range s.slots {
+		if o != nil && o.cred.Uid == n.cred.Uid {
+			same++
+		}
+	}
+	if same >= s.options.PerUser {
+		return -1, refuse("user %d has %d programs at this service, the limit", n.cred.Uid, same)
+	}
+	slot := 0
+	for range driver.MaxSlot {
+		if s.slots[s.next] == nil && !used[s.next] {
+			slot = s.next
+		}
+		s.next = s.next%driver.MaxSlot + 1
+		if slot != 0 {
+			break
+		}
+	}
+	if slot == 0 {
+		return -1, refuse("all %d slots are in use", driver.MaxSlot)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX,
+		unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUF, madBuffer)
+	n.slot = uint8(slot)
+	s.slots[slot] = n
+	s.forwards.Lock()
+	s.forwards.mads[slot] = pair[0]
+	s.forwards.Unlock()
+	return pair[1], nil
+}
+
+// madBuffer is the size of the buffer of MADs that a member has not read, bytes.
+const madBuffer = 256 << 10
+
+// release ends the membership of a session.
+func (s *Server) release(n *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, n)
+	if n.slot == 0 {
+		return
+	}
+	s.unlisten(func(l *listener) bool { return l.slot == n.slot })
+	f := &s.forwards
+	f.Lock()
+	_ = unix.Close(f.mads[n.slot])
+	f.mads[n.slot] = 0
+	f.Unlock()
+	for _, g := range s.groups {
+		g.close(n.slot)
+	}
+	s.sweep()
+	s.slots[n.slot] = nil
+	if !slices.ContainsFunc(s.slots[:], func(o *session) bool { return o != nil }) {
+		select {
+		case s.empty <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Empty returns a channel that receives a value when the last member has left.
+func (s *Server) Empty() <-chan struct{} { return s.empty }
+
+// SetOwner makes a user the owner of the service's sockets. Call it, after Start, before the
+// process becomes this user: the kernel lets sockets share an address only if they have the same
+// owner.
+func (s *Server) SetOwner(uid int) error {
+	for _, a := range s.port.Addrs() {
+		fd, err := s.port.Share(a.Addr())
+		if err != nil {
+			continue // the address was removed
+		}
+		err = unix.Fchown(fd, uid, -1)
+		_ = unix.Close(fd)
+		if err != nil {
+			return fmt.Errorf("change the owner of the UDP sockets: %w", err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, g := range s.groups {
+		for _, m := range g.socks {
+			if m.fd < 0 {
+				continue
+			}
+			if err := unix.Fchown(m.fd, uid, -1); err != nil {
+				return fmt.Errorf("change the owner of the UDP sockets: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Close ends the service. Members see it and end their devices.
+func (s *Server) Close() error {
+	s.closing.Do(func() {
+		close(s.stop)
+		_ = s.l.Close()
+		_ = os.Remove(s.path)
+		s.mu.Lock()
+		s.closed = true
+		for n := range s.conns {
+			n.end()
+		}
+		s.mu.Unlock()
+		s.running.Wait()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, g := range s.groups {
+			g.closeAll()
+		}
+		s.groups = nil
+		if s.list != nil {
+			s.list.close()
+		}
+	})
+	return nil
+}
