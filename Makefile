@@ -12,7 +12,7 @@ TIME     ?= 2h
 N        ?=
 export CGO_ENABLED ?= 0
 
-.PHONY: all build demo test check race sim bounds fuzz hostile soak bench pgo interop interop-core interop-bench compliance clean help
+.PHONY: all build demo test check race sim bounds fuzz hostile soak bench pgo interop interop-core interop-bench page compliance clean help
 
 all: build
 
@@ -80,6 +80,10 @@ interop-core: ## run the part of interop that CI runs (root, Debian)
 
 interop-bench: ## compare gorxe with the kernel's rxe inside the same two guests (root, Debian)
 	$(GO) run ./interop/bench $(INTEROPBENCH)
+
+page: ## test the status page of gorxe up in Chromium (root, Debian); installs chromium
+	command -v chromium >/dev/null || (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium)
+	$(GO) test -count=1 -v -run 'TestPageInBrowser$$' ./internal/status
 
 compliance: ## list the rules of the InfiniBand architecture with the code and tests that cite them
 	@bash .ci/compliance
