@@ -155,8 +155,8 @@ func (b *tab) await(expression string) {
 	}
 }
 
-// The page shows the device and follows its changes in a browser. Tables can be sorted and filtered,
-// names of programs cannot inject HTML, and the page says when the server is gone.
+// The page shows the device and follows its changes in a browser. Tables can be sorted and
+// filtered, names of programs cannot inject HTML, and the page says when the server is gone.
 func TestPageInBrowser(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a browser")

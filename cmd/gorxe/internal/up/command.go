@@ -131,6 +131,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		return err
 	}
 	defer f.metrics.close()
+	manager := connectManager()
+	defer manager.close()
 	kept, err := f.confine.Apply()
 	if err != nil {
 		return err
@@ -146,7 +148,10 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 		wg.Go(func() { new(monitor).run(ctx, dev, show) })
 	}
 
-	if err := s.serve(ctx); err != nil {
+	manager.notify(notifyReady)
+	err = s.serve(ctx)
+	manager.notify(notifyStopping)
+	if err != nil {
 		return err
 	}
 	gone := errors.Is(context.Cause(ctx), roce.ErrGone)

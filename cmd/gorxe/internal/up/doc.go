@@ -8,5 +8,6 @@
 //   - warn.go: warnings about suspicious packets
 //   - network.go: loss and congestion
 //   - metrics.go: the HTTP server of --metrics
+//   - notify.go: telling the service manager that the device is ready
 //   - print.go: the output
 package up
