@@ -15,7 +15,8 @@
 //   - shim.go: the process between the supervisor and the program
 //   - limit.go: the descriptor numbers of emulated files
 //   - child.go, orphans.go: waiting for processes, signals
-//   - errors.go: errors that say what to do
+//   - check.go, errors.go: whether programs can be run; errors that say what to do
+//   - provider.go: whether the program finds the provider rxe
 //   - handle.go: the intercepted calls
 //   - paths.go, stat_unsafe.go: calls on files
 //   - devices.go: character devices: Device, File, descriptors

@@ -31,6 +31,7 @@ func (s *Supervisor) file(c *seccomp.Call) {
 		return
 	}
 	s.readable.Store(true)
+	s.provider.opened(c, &f, name)
 	if name == "" {
 		if f.Flags&unix.AT_EMPTY_PATH != 0 {
 			s.statFD(c, &f)
@@ -65,7 +66,8 @@ func (s *Supervisor) file(c *seccomp.Call) {
 
 // unreadable ends the program if its memory has never been readable.
 func (s *Supervisor) unreadable(err error) {
-	if errors.Is(err, unix.EPERM) && !s.readable.Load() {
+	forbidden := errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)
+	if forbidden && !s.readable.Load() {
 		s.fail(memoryError(err))
 	}
 }

@@ -46,6 +46,7 @@ type Supervisor struct {
 	calls, deviceCalls atomic.Uint64
 	readable           atomic.Bool // the memory of the program has been read once
 	fatal              chan error  // the reason to end the program
+	provider           provider
 
 	active sync.RWMutex // held for reading while a call is handled
 
@@ -86,6 +87,10 @@ func (s *Supervisor) Run() (status int, err error) {
 	}
 	status, err = child.wait(s)
 	s.active.Lock() // for good: after Run no call uses the tree or the devices
+	if name := s.provider.missing(); name != "" {
+		s.logf("the program's libibverbs looked for %s, its provider for the device, and did not "+
+			"find it: install it (Debian and Ubuntu: ibverbs-providers, Fedora: libibverbs)", name)
+	}
 	return status, err
 }
 

@@ -348,7 +348,4 @@ func TestErrors(t *testing.T) {
 			t.Errorf("filterError(%v) = %v, want a text with %q", e, err, want)
 		}
 	}
-	if err := memoryError(unix.EPERM); !errors.Is(err, unix.EPERM) {
-		t.Errorf("memoryError() = %v, want an error that wraps EPERM", err)
-	}
 }

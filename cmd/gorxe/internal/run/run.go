@@ -31,6 +31,9 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		fmt.Fprintf(diag, "gorxe run: %s is a static binary without libibverbs: it cannot use "+
 			"the device, but programs that it starts can\n", path)
 	}
+	if err := supervisor.Check(); err != nil {
+		return 0, err
+	}
 	opts, err := f.faults.options()
 	if err != nil {
 		return 0, err
@@ -53,7 +56,7 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		d.index = i.Index
 	}
 	shown := d.files()
-	tree, err := sysfs.New(os.TempDir(), &shown)
+	tree, err := newTree(&shown)
 	if err != nil {
 		return 0, err
 	}

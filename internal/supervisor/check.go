@@ -1,0 +1,57 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/seccomp"
+)
+
+// Check returns an error that says what to do if programs cannot be run here: /proc is missing, or
+// system calls cannot be intercepted.
+func Check() error {
+	if _, err := os.Stat("/proc/self/exe"); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("/proc is not mounted, but is needed to run programs: " +
+			"mount it (mount -t proc proc /proc)")
+	}
+	if err := checkScope(); err != nil {
+		return err
+	}
+	result := make(chan error)
+	go func() {
+		// The filter and no_new_privs belong to the thread, which ends with this goroutine.
+		runtime.LockOSThread()
+		fd, err := (&seccomp.Policy{}).Install()
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		result <- err
+	}()
+	err := <-result
+	var e unix.Errno
+	if errors.As(err, &e) {
+		return filterError(e)
+	}
+	return err
+}
+
+// scopePath is the file of the Linux security module Yama. A variable for tests.
+var scopePath = "/proc/sys/kernel/yama/ptrace_scope"
+
+// checkScope returns an error if Yama forbids to read the memory of programs.
+func checkScope() error {
+	switch readScope() {
+	case "2":
+		if os.Geteuid() != 0 {
+			return scopeError("2")
+		}
+	case "3":
+		return scopeError("3")
+	}
+	return nil
+}
