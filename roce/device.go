@@ -172,6 +172,7 @@ func New(port Port, opts ...Option) (*Device, error) {
 		return nil, err
 	}
 	d.release = release
+	d.reportTo(port)
 	d.log.opened(d)
 	return d, nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -39,6 +40,22 @@ type reportQP struct {
 	State     string `json:"state"`
 	RemoteQPN QPN    `json:"remote_qpn"`
 	MTU       int    `json:"path_mtu"`
+}
+
+// reporter is an optional interface of a Port whose node service shows what its programs do.
+type reporter interface {
+	// SetReport sets the function that returns the report of the device.
+	SetReport(report func() []byte)
+}
+
+// maxReportQPs limits the queue pairs in a report to a node service, whose size is limited.
+const maxReportQPs = 200
+
+// reportTo makes d answer the node service of a port, if the port belongs to one.
+func (d *Device) reportTo(port driver.Port) {
+	if r, ok := driver.Find[reporter](port); ok {
+		r.SetReport(func() []byte { return d.reportJSON(maxReportQPs) })
+	}
 }
 
 // reportJSON implements inside.Report.

@@ -3,6 +3,10 @@ package roce
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/loopback"
 )
 
 // A report has the counters, the round trips and the QPs of a device in any state.
@@ -58,5 +62,45 @@ func TestReport(t *testing.T) {
 	}
 	if err := json.Unmarshal(a.reportJSON(1), &r); err != nil || len(r.QPs) != 1 {
 		t.Errorf("a report of 1 QP has %d (%v)", len(r.QPs), err)
+	}
+}
+
+// reportingPort is a port of a node service.
+type reportingPort struct {
+	driver.Port
+	report func() []byte
+}
+
+func (p *reportingPort) Unwrap() driver.Port            { return p.Port }
+func (p *reportingPort) SetReport(report func() []byte) { p.report = report }
+
+// A device answers its node service. The answer fits the service's limit, whatever the number of
+// queue pairs, and is empty of queue pairs when the device is closed.
+func TestReportToService(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{})
+	must(t, err)
+	port := &reportingPort{Port: link.Port(0)}
+	dev, err := New(port)
+	must(t, err)
+	defer dev.Close()
+	pd, err := dev.AllocPD()
+	must(t, err)
+	for range maxReportQPs + 1 {
+		_, err := dev.CreateQP(pd, QPConfig{Type: UD, SendDepth: 1, RecvDepth: 1})
+		must(t, err)
+	}
+	var r struct {
+		Objects map[string]uint64
+		QPs     []QPStats
+	}
+	b := port.report()
+	must(t, json.Unmarshal(b, &r))
+	// Counters have up to 20 digits; those of new queue pairs have 1.
+	if len(r.QPs) != maxReportQPs || r.Objects["qps"] != maxReportQPs+1 || len(b) > service.MaxReport*4/5 {
+		t.Errorf("a report of %d bytes has %d of %d queue pairs", len(b), len(r.QPs), r.Objects["qps"])
+	}
+	must(t, dev.Close())
+	if err := json.Unmarshal(port.report(), &r); err != nil || len(r.QPs) != 0 {
+		t.Errorf("the report of a closed device has %d queue pairs (%v)", len(r.QPs), err)
 	}
 }

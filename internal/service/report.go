@@ -3,7 +3,6 @@ package service
 import (
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +86,7 @@ func (n *session) takeReport(m *message, fd int) error {
 }
 
 // SetStatus sets the function that answers clients of Status. privileged means that the client is
-// root or the user of the service.
+// root or the user who called New; the process may have become another user since.
 func (s *Server) SetStatus(f func(uid uint32, privileged bool) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +101,7 @@ func (n *session) status(r *message) (fd int, err error) {
 		return -1, errors.New("this node service has no status")
 	}
 	uid := n.cred.Uid
-	b := f(uid, uid == 0 || int(uid) == os.Geteuid())
+	b := f(uid, uid == 0 || int(uid) == n.s.owner)
 	if len(b) > MaxStatus {
 		return -1, fmt.Errorf("the status is longer than %d bytes", MaxStatus)
 	}

@@ -30,6 +30,7 @@ type Options struct {
 type Server struct {
 	path    string
 	options Options
+	owner   int // user who started the service
 	l       *net.UnixListener
 	port    *udp.Port
 	index   int    // of the interface
@@ -76,7 +77,7 @@ func New(path string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the socket of the node service: %w", err)
 	}
-	return &Server{path: path, options: o, l: l, empty: make(chan struct{}, 1),
+	return &Server{path: path, options: o, owner: os.Geteuid(), l: l, empty: make(chan struct{}, 1),
 		kick: make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
 		groups: map[netip.Addr]*group{}, next: 1}, nil
 }

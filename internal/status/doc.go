@@ -10,6 +10,7 @@
 //   - snapshot.go: what a snapshot contains
 //   - report.go: decoding the reports of programs
 //   - collector.go: making snapshots, rates
+//   - service.go: programs that have joined a node service; reading its status
 //   - metrics.go: metrics of Prometheus
 //   - server.go: HTTP, and who may read
 //   - listen.go: the address of --metrics

@@ -21,7 +21,7 @@ type Report struct {
 // Limits of a snapshot.
 const (
 	// MaxQPs is the largest number of queue pairs of a program.
-	MaxQPs = 256
+	MaxQPs = 200
 	// maxAllQPs is the largest number of queue pairs of all programs.
 	maxAllQPs = 4096
 	// maxName is the longest name of a program, in bytes.

@@ -1,0 +1,57 @@
+package status
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/service"
+)
+
+// patienceOfMembers is how long a snapshot waits for the reports of programs.
+const patienceOfMembers = time.Second
+
+// Service is the part of *service.Server that a Collector uses.
+type Service interface {
+	Path() string
+	Reports(timeout time.Duration) []service.Report
+	SetStatus(f func(uid uint32, privileged bool) []byte)
+}
+
+// Serve makes the snapshots of k contain the programs that have joined s, and s answer requests for
+// its status with snapshots. Users see only their own programs, unless they are privileged.
+func (k *Collector) Serve(s Service) {
+	k.mu.Lock()
+	k.c.Socket = s.Path()
+	k.c.Members = func() (list []Report) {
+		for _, r := range s.Reports(patienceOfMembers) {
+			list = append(list, Report(r))
+		}
+		return list
+	}
+	k.last = nil
+	k.mu.Unlock()
+	s.SetStatus(func(uid uint32, privileged bool) []byte {
+		snapshot := k.Snapshot()
+		if !privileged {
+			snapshot = snapshot.For(int(uid))
+		}
+		b, err := json.Marshal(snapshot)
+		if err != nil {
+			return nil // no value of a snapshot causes this
+		}
+		return b
+	})
+}
+
+// Read returns the snapshot of the service whose socket is at a path.
+func Read(path string) (*Snapshot, error) {
+	b, err := service.Status(path)
+	if err != nil {
+		return nil, err
+	}
+	s := new(Snapshot)
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
