@@ -84,9 +84,9 @@ func (p *MemberPort) Listen(id, mask uint64) error {
 	return err
 }
 
-// Unlisten implements driver.Member.
+// Unlisten implements driver.Member. It waits until other programs can listen.
 func (p *MemberPort) Unlisten(id, mask uint64) {
-	_ = p.c.w.send(&message{Op: opUnlisten, Service: id, Mask: mask}, -1)
+	_, _ = p.c.request(context.Background(), &message{Op: opUnlisten, Service: id, Mask: mask})
 }
 
 // Will implements driver.Member.

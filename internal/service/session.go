@@ -135,7 +135,6 @@ func (n *session) handle(m *message, fd int) error {
 		err = n.listen(m.Service, m.Mask)
 	case m.Op == opUnlisten:
 		n.unlisten(m.Service, m.Mask)
-		return nil
 	default:
 		return errProtocol
 	}
