@@ -120,6 +120,19 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
 }
 
+// Reseal computes the ICRC of a finished frame again, with the identification and the UDP source
+// port that its headers have.
+func (e *Encoder) Reseal(f []byte, netLen int) {
+	ipLen := lenIPv4
+	if netLen >= lenEthernet+lenIPv6+lenUDP {
+		ipLen = lenIPv6
+	}
+	ip := f[netLen-lenUDP-ipLen:]
+	end := len(ip) - bth.ICRCLen
+	e.scratch.prepare(ip[:end], ipLen)
+	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
+}
+
 // FinishWith is Finish for a frame that lacks the bytes src at f[at:], after the BTH and before the
 // ICRC. It copies them while it computes the ICRC.
 func (e *Encoder) FinishWith(f []byte, netLen, at int, src []byte) {

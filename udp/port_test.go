@@ -261,7 +261,8 @@ func TestFramesThatAreNotSent(t *testing.T) {
 	}
 }
 
-// refusal makes the kernel refuse packets from an interface to an address.
+// refusal makes the kernel refuse packets from an interface to an address. If set and undo are nil,
+// a firewall does.
 type refusal struct {
 	name      string
 	set, undo func(l netlink.Link, to *net.IPNet) error
@@ -285,6 +286,7 @@ var refusals = []refusal{
 		},
 		unix.EACCES,
 	},
+	{"firewall", nil, nil, unix.EPERM}, // needs Linux 6.4
 }
 
 // Packets that the kernel refuses are dropped and counted, Info.Note says why, and later ones
@@ -298,8 +300,21 @@ func TestRefusedPackets(t *testing.T) {
 func testRefusal(t *testing.T, c *refusal) {
 	p := open(t, testbed.Config{UDP: true, Veth: true, MTU: 4200, Offloads: true})
 	a, from := addrs(t, p, netip.Addr.Is4), p.Port[0].(*udp.Port)
+	var pass func() error
 	change := func(f func(netlink.Link, *net.IPNet) error) {
 		t.Helper()
+		if f == nil {
+			var err error
+			if pass == nil {
+				pass, err = p.Pair.A.Refuse()
+			} else {
+				err = pass()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
 		if err := p.Pair.A.Do(func() error {
 			l, err := netlink.LinkByName(p.Pair.A.Iface)
 			if err != nil {

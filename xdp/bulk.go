@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 	"golang.org/x/sys/unix"
 )
@@ -25,8 +26,9 @@ const (
 type bulk struct {
 	sender *udpmsg.Sender // nil: there are no sockets
 	v4, v6 udpmsg.Socket
-	sent   []uint32 // buffers of the frames passed to sender
-	active bool     // runs were sent
+	frames []driver.Buf // passed to sender
+	enc    frame.Encoder
+	active bool // runs were sent
 	// bounded says that the owner wants to know the backlog, which does not include what was sent
 	// through sockets.
 	bounded bool
@@ -52,7 +54,7 @@ func (o *opener) openBulk() {
 	}
 	b := &p.bulk
 	b.v4, b.v6, b.sender = v4, v6, udpmsg.NewSender()
-	b.sender.Index = p.net.index
+	b.sender.Index, b.sender.KeepRefused = p.net.index, true
 	b.sender.Note = func(text string) {
 		b.note.Store(&text)
 		p.net.notify()
@@ -60,8 +62,8 @@ func (o *opener) openBulk() {
 	b.sender.Refused = func(err error) {
 		if !errors.Is(err, b.refused) {
 			b.refused = err
-			b.sender.Note(fmt.Sprintf("the kernel did not send some runs of packets (%v): %s", err,
-				udpmsg.Advice(err)))
+			b.sender.Note(fmt.Sprintf("the kernel refuses to send packets together (%v), so they are "+
+				"sent one by one: %s", err, udpmsg.Advice(err)))
 		}
 	}
 }
@@ -160,17 +162,26 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 			continue
 		}
 		b.sender.Add(socket, f, n)
-		_, index := untoken(bufs[i].Token)
-		b.sent = append(b.sent, index)
+		b.frames = append(b.frames, bufs[i])
 	}
 	b.sender.Flush()
-	q.txFree = append(q.txFree, b.sent...)
-	b.sent = b.sent[:0]
+	sent := len(b.frames) - b.sender.Unsent()
+	for i := range b.frames[:sent] {
+		_, index := untoken(b.frames[i].Token)
+		q.txFree = append(q.txFree, index)
+	}
 	after := &b.sender.Stats
 	p.stats.TxBytes += after.TxBytes - before.TxBytes
 	p.stats.TxDropped += after.TxDropped - before.TxDropped
 	p.stats.Kicks += after.Kicks - before.Kicks
 	p.stats.TxRuns = after.TxRuns
+	if sent < len(b.frames) { // the kernel refuses them, but not in the ring
+		for i := range b.frames[sent:] {
+			b.enc.Reseal(b.frames[sent+i].B, n)
+		}
+		p.send(q, b.frames[sent:])
+	}
+	b.frames = b.frames[:0]
 	if rest > 0 {
 		b.observe(bufs[:rest])
 		p.send(q, bufs[:rest])

@@ -12,7 +12,6 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/xdp/veth"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -146,40 +145,58 @@ func TestBulkOrder(t *testing.T) {
 	}
 }
 
-// If the kernel refuses the packets of the socket, the port says why, and frames go through the
-// ring.
+// If a firewall refuses the packets of the socket, the port says why, and all frames arrive through
+// the ring, in order. It needs Linux 6.4.
 func TestBulkRefused(t *testing.T) {
-	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
-	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
-	b := openEnd(t, &pair.B, Options{Mode: Generic})
-	if err := pair.A.Do(func() error {
-		l, err := netlink.LinkByName(pair.A.Iface)
-		if err != nil {
-			return err
-		}
-		return netlink.LinkSetMTU(l, 600) // the ring has no such limit
-	}); err != nil {
-		t.Fatal(err)
+	for _, v6 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("v6=%v", v6), func(t *testing.T) {
+			pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
+			a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
+			b := openEnd(t, &pair.B, Options{Mode: Generic})
+			undo, err := pair.A.Refuse()
+			if err != nil {
+				t.Fatal(err)
+			}
+			testBulkRefused(t, a, b, v6)
+			if note := a.Info().Note; !strings.Contains(note, unix.EPERM.Error()) {
+				t.Errorf("Info().Note = %q, want the error %q", note, unix.EPERM)
+			}
+			if err := undo(); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
-	var bufs [20]driver.Buf
-	for round, sent := 0, 0; sent == 0; round++ {
-		if a.Alloc(bufs[:]) != len(bufs) {
-			t.Fatal("no send buffers")
+}
+
+func testBulkRefused(t *testing.T, a, b *Port, v6 bool) {
+	d, pkt := new(frame.Decoder), new(bth.Packet)
+	psn := 0
+	for round := range 5 {
+		frames := make([][]byte, 60) // more than a run
+		for i := range frames {
+			op, size := bth.RCWriteMiddle, 1024
+			if i == 30 { // between two runs
+				op, size = bth.RCSendOnly, 8
+			}
+			frames[i], _ = roce{v6: v6}.packet(op, 17, psn+i, size, 60_000+i)
 		}
-		for i := range bufs {
-			f, _ := roce{}.packet(bth.RCWriteMiddle, 17, round*len(bufs)+i, 1024, 0)
-			bufs[i].B = append(bufs[i].B[:0], f...)
+		sendAll(t, a, frames)
+		got := receive(t, b, len(frames), 3*time.Second)
+		if len(got) != len(frames) {
+			t.Fatalf("round %d: received %d frames of %d", round, len(got), len(frames))
 		}
-		var err error
-		if sent, err = a.Send(bufs[:]); err != nil || round == 0 && sent != 0 || round == 20 {
-			t.Fatalf("round %d: Send() = %d, %v", round, sent, err)
+		for _, f := range got {
+			if reason := d.Decode(f, pkt); reason != frame.ReasonOK {
+				t.Fatalf("round %d: Decode() = %v", round, reason)
+			}
+			if pkt.BTH.PSN() != bth.PSN(psn) {
+				t.Fatalf("round %d: PSN %v, want %v", round, pkt.BTH.PSN(), psn)
+			}
+			psn++
 		}
 	}
-	if got := receive(t, b, len(bufs), 3*time.Second); len(got) != len(bufs) {
-		t.Errorf("received %d frames, want %d", len(got), len(bufs))
-	}
-	if note := a.Info().Note; !strings.Contains(note, unix.EMSGSIZE.Error()) {
-		t.Errorf("Info().Note = %q, want the error %q", note, unix.EMSGSIZE)
+	if s := a.Stats(); s.TxDropped != 0 || s.TxRuns != 0 {
+		t.Errorf("Stats() = %+v, want no dropped packets and no runs", s)
 	}
 }
 

@@ -52,10 +52,14 @@ type Sender struct {
 	Refused func(error)
 	// Note is called with advice for the user.
 	Note func(string)
+	// KeepRefused leaves frames that the kernel refuses, and all added after them, to the caller
+	// instead of dropping them; see Unsent.
+	KeepRefused bool
 
 	out    *Batch
 	socket Socket // of all messages
 	queued int    // messages
+	unsent int    // frames that are left to the caller
 	run    run
 	about  [Size]about
 	ids    frame.RunIDs
@@ -106,11 +110,19 @@ func NewSender() *Sender {
 // socket when Flush is called, or before.
 func (s *Sender) Add(k Socket, b []byte, n int) {
 	p := b[n:]
+	if s.unsent > 0 {
+		s.unsent++
+		return
+	}
 	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(b, p) {
 		return
 	}
 	if s.queued == Size || k.FD != s.socket.FD {
 		s.Flush()
+		if s.unsent > 0 {
+			s.unsent++
+			return
+		}
 	}
 	s.socket = k
 	s.start(s.queued, b, p)
@@ -275,6 +287,9 @@ func (s *Sender) Flush() {
 			for ; at < n; at++ {
 				s.Stats.TxDropped += uint64(s.out.packets(at))
 			}
+		case s.KeepRefused && !errors.Is(err, unix.ENOBUFS):
+			s.keep(at, n, err)
+			at = n
 		case s.about[at].peer != nil && !errors.Is(err, unix.ENOBUFS):
 			s.divide(at, err)
 			at++
@@ -315,6 +330,26 @@ func (s *Sender) refuse(err error) {
 	if s.Refused != nil {
 		s.Refused(err)
 	}
+}
+
+// keep leaves the frames of messages from to n-1 to the caller.
+func (s *Sender) keep(from, n int, err error) {
+	s.refuse(err)
+	if s.recent != nil {
+		s.recent.stop()
+	}
+	for i := from; i < n; i++ {
+		s.unsent += s.out.packets(i)
+	}
+}
+
+// Unsent returns how many of the frames that were added since the previous call are left to the
+// caller: the last ones. Their ICRC must be computed again (frame.Encoder.Reseal). Call it after
+// Flush.
+func (s *Sender) Unsent() int {
+	n := s.unsent
+	s.unsent = 0
+	return n
 }
 
 // divide sends the packets of message i, a run that the kernel has refused with an error, one by

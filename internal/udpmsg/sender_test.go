@@ -219,6 +219,38 @@ func TestFlushDoesNotAllocate(t *testing.T) {
 	}
 }
 
+// With KeepRefused all frames from the first refused one on are left to the caller.
+func TestKeepRefused(t *testing.T) {
+	from, to := netip.MustParseAddr("127.73.4.1"), netip.MustParseAddr("127.73.4.2")
+	socket(t, to, bth.Port)
+	s := NewSender()
+	s.KeepRefused = true
+	var refused []error
+	s.Refused = func(err error) { refused = append(refused, err) }
+	a := &frame.Address{Src: bth.GIDFromAddr(from), Dst: bth.GIDFromAddr(to), HopLimit: 64}
+	list := packets(new(frame.Encoder), a, bth.RCSendOnly, 0, 1)
+	k := Socket{FD: socket(t, from, 0)}
+	add := func(n int) {
+		for range n {
+			s.Add(k, list[0], LenV4)
+		}
+		s.Flush()
+	}
+	if add(3); s.Unsent() != 0 || s.Stats.TxFrames != 3 {
+		t.Fatalf("%d frames were sent, want 3", s.Stats.TxFrames)
+	}
+	k.FD = -1
+	if add(3 * Size); len(refused) != 1 || refused[0] != unix.EBADF {
+		t.Errorf("Refused was called with %v, want once with %v", refused, unix.EBADF)
+	}
+	if n := s.Unsent(); n != 3*Size {
+		t.Errorf("Unsent() = %d, want %d", n, 3*Size)
+	}
+	if n := s.Unsent(); n != 0 || s.Stats.TxDropped != 0 || s.Stats.TxFrames != 3 {
+		t.Errorf("Unsent() = %d, Stats = %+v, want 3 sent frames and nothing else", n, s.Stats)
+	}
+}
+
 // A run does not contain packets to QPNs with different top bytes.
 func TestRunsHaveOneSlot(t *testing.T) {
 	from, to := netip.MustParseAddr("127.73.2.1"), netip.MustParseAddr("127.73.2.2")

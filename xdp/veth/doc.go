@@ -16,5 +16,6 @@
 // Reading order:
 //
 //   - veth.go: Pair and its ends
+//   - firewall.go: a firewall that refuses all packets
 //   - shape.go: Options.Rate, a limit on what the ends send
 package veth
