@@ -3,6 +3,7 @@ package udpmsg
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
@@ -26,8 +27,10 @@ const (
 	noteAfter  = 3 // pauses in a row
 
 	maxPeers = 1 << 12 // known at a time
-	maxFlows = 1 << 12 // QPs whose latest packets are known
-	psnMask  = 1<<24 - 1
+	// maxSubnet is how many of them have addresses of one IPv6 /64, which one host can have.
+	maxSubnet = 1 << 8
+	maxFlows  = 1 << 12 // QPs whose latest packets are known
+	psnMask   = 1<<24 - 1
 	// maxBack is how many packets a retransmitted packet may lie behind the latest one. A packet
 	// further behind belongs to a new connection.
 	maxBack = 1 << 14
@@ -49,11 +52,12 @@ type peer struct {
 
 // peers are the peers of a Sender.
 type peers struct {
-	known  map[bth.GID]*peer
-	recent *peer
-	flows  [maxFlows]flow
-	number uint64 // of peers so far
-	noted  bool
+	known   map[bth.GID]*peer
+	subnets map[subnet][]*peer // those with IPv6 addresses
+	recent  *peer
+	flows   [maxFlows]flow
+	number  uint64 // of peers so far
+	noted   bool
 }
 
 // flow is the latest packet in runs to a QP, of requests or of responses.
@@ -62,7 +66,12 @@ type flow struct {
 	latest uint32 // PSN
 }
 
-func (s *peers) init() { s.known = map[bth.GID]*peer{} }
+// subnet is the first half of an IPv6 address.
+type subnet [8]byte
+
+func (s *peers) init() {
+	s.known, s.subnets = map[bth.GID]*peer{}, map[subnet][]*peer{}
+}
 
 // find returns the peer with an address.
 func (s *peers) find(gid *bth.GID) *peer {
@@ -71,9 +80,6 @@ func (s *peers) find(gid *bth.GID) *peer {
 	}
 	p := s.known[*gid]
 	if p == nil {
-		if len(s.known) == maxPeers {
-			clear(s.known)
-		}
 		s.number++
 		a := gid.Addr()
 		p = &peer{gid: *gid, id: s.number, pause: shortPause,
@@ -81,10 +87,43 @@ func (s *peers) find(gid *bth.GID) *peer {
 		if p.off {
 			p.resume = time.Now().AddDate(1, 0, 0)
 		}
-		s.known[*gid] = p
+		s.add(p)
 	}
 	s.recent = p
 	return p
+}
+
+// add adds a peer. If there are too many, it removes any other one, of the same subnet if that has
+// too many.
+func (s *peers) add(p *peer) {
+	if !p.gid.IsIPv4() {
+		key := subnet(p.gid[:8])
+		if list := s.subnets[key]; len(list) == maxSubnet {
+			s.remove(list[s.number%maxSubnet])
+		}
+		s.subnets[key] = append(s.subnets[key], p)
+	}
+	if len(s.known) == maxPeers {
+		for _, other := range s.known {
+			s.remove(other)
+			break
+		}
+	}
+	s.known[p.gid] = p
+}
+
+func (s *peers) remove(p *peer) {
+	delete(s.known, p.gid)
+	if p.gid.IsIPv4() {
+		return
+	}
+	key := subnet(p.gid[:8])
+	list := s.subnets[key]
+	if i := slices.Index(list, p); len(list) == 1 {
+		delete(s.subnets, key)
+	} else {
+		s.subnets[key] = slices.Delete(list, i, i+1)
+	}
 }
 
 func (p *peer) addr() netip.Addr { return p.gid.Addr() }

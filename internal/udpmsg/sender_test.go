@@ -1,6 +1,7 @@
 package udpmsg
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -189,13 +190,44 @@ func TestPauses(t *testing.T) {
 	if !s.fits(p, udp) || p.pause != shortPause {
 		t.Errorf("runs have arrived: the next pause is %v, want %v", p.pause, shortPause)
 	}
-	for psn := range uint32(maxPeers + 10) {
-		other := gid
-		other[15], other[14] = byte(psn), byte(psn>>8)
-		s.find(&other)
+}
+
+// The number of known peers is limited, and one IPv6 subnet cannot displace the others.
+func TestPeerLimits(t *testing.T) {
+	s := NewSender()
+	gid := func(format string, i int) *bth.GID {
+		g := bth.GIDFromAddr(netip.MustParseAddr(fmt.Sprintf(format, i>>8&0xff, i&0xff)))
+		return &g
 	}
-	if n := len(s.known); n > maxPeers {
-		t.Errorf("%d peers are known, want at most %d", n, maxPeers)
+	first := s.find(gid("192.0.%d.%d", 2))
+	for i := range 3 * maxPeers {
+		s.find(gid("2001:db8:0:1::%x:%x", i))
+	}
+	if n := len(s.known); n != maxSubnet+1 || s.find(&first.gid) != first {
+		t.Errorf("%d peers are known, want %d with the first one", n, maxSubnet+1)
+	}
+	for i := range 3 * maxPeers {
+		s.find(gid("10.9.%d.%d", i%(1<<16)))
+		s.find(gid("2001:db8:%x:%x::1", i))
+		if n := len(s.known); n > maxPeers {
+			t.Fatalf("%d peers are known, want at most %d", n, maxPeers)
+		}
+	}
+	in := 0
+	for _, list := range s.subnets {
+		for _, p := range list {
+			if in++; s.known[p.gid] != p {
+				t.Fatalf("%v is in a subnet, but not known", p.addr())
+			}
+		}
+	}
+	for g := range s.known {
+		if g.IsIPv4() {
+			in++
+		}
+	}
+	if in != len(s.known) {
+		t.Errorf("%d peers are in subnets or have IPv4 addresses, want %d", in, len(s.known))
 	}
 }
 
