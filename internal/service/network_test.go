@@ -1,0 +1,170 @@
+package service_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/endpoint"
+	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// newPair returns a service at one end of a veth pair, and the pair. The programs of the tests are
+// in another network namespace than the service.
+func newPair(t *testing.T) (*host, *veth.Pair) {
+	t.Helper()
+	pair, err := veth.New(veth.Options{Offloads: true})
+	must(t, err)
+	t.Cleanup(func() { must(t, pair.Close()) })
+	p, err := udp.Open(pair.A.Iface, udp.Options{NetNS: pair.A.Fd(), Shared: true})
+	must(t, err)
+	return newHostOn(t, p), pair
+}
+
+// families returns a GID of each kind: link-local IPv6, IPv4, other IPv6.
+func families(t *testing.T, n driver.Network) (list [3]netip.Addr) {
+	t.Helper()
+	for _, p := range n.Addrs() {
+		a, k := p.Addr(), 2
+		switch {
+		case a.IsLinkLocalUnicast():
+			k = 0
+		case a.Is4():
+			k = 1
+		}
+		list[k] = a
+	}
+	if slices.Contains(list[:], netip.Addr{}) {
+		t.Fatalf("addresses %v", n.Addrs())
+	}
+	return list
+}
+
+func TestAddressFamilies(t *testing.T) {
+	h, pair := newPair(t)
+	p, err := udp.Open(pair.B.Iface, udp.Options{NetNS: pair.B.Fd()})
+	must(t, err)
+	dev, err := roce.New(p)
+	must(t, err)
+	defer func() { must(t, dev.Close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for i, name := range []string{"link-local", "IPv4", "IPv6"} {
+		t.Run(name, func(t *testing.T) {
+			a := newProgram(t, h.Path())
+			remote, err := endpoint.New(dev, endpoint.Config{Memory: memory})
+			must(t, err)
+			defer remote.Close()
+			// From the member to the peer.
+			at := netip.AddrPortFrom(families(t, p)[i], 7471)
+			l, err := dev.Listen(at, roce.ListenOptions{})
+			must(t, err)
+			defer l.Close()
+			go func() {
+				if _, err := accept(ctx, l, remote); err != nil {
+					t.Error(err)
+				}
+			}()
+			must(t, connect(t, a, at).Close())
+			// Between members.
+			b, c := newProgram(t, h.Path()), newProgram(t, h.Path())
+			at = netip.AddrPortFrom(families(t, c.port)[i], 7472)
+			m, err := c.dev.Listen(at, roce.ListenOptions{})
+			must(t, err)
+			defer m.Close()
+			go func() {
+				if _, err := accept(ctx, m, c.Endpoint); err != nil {
+					t.Error(err)
+				}
+			}()
+			must(t, connect(t, b, at).Close())
+		})
+	}
+}
+
+func TestOtherNamespace(t *testing.T) {
+	h, pair := newPair(t)
+	_, err := service.Join(h.Path(), service.JoinOptions{SameNet: true})
+	if want := service.ErrOtherNet; !errors.Is(err, want) {
+		t.Errorf("Join() = %v, want %v", err, want)
+	}
+	p, err := service.Join(h.Path(), service.JoinOptions{SameNet: true, NetNS: pair.A.Fd()})
+	must(t, err)
+	must(t, p.Close())
+	p, err = service.Join(h.Path(), service.JoinOptions{Addr: pair.A.IPv4.Addr()})
+	must(t, err)
+	if got := p.Addrs(); len(got) != 1 || got[0].Addr() != pair.A.IPv4.Addr() {
+		t.Errorf("Addrs() = %v, want only %v", got, pair.A.IPv4)
+	}
+	must(t, p.Close())
+	_, err = service.Join(h.Path(), service.JoinOptions{Addr: pair.B.IPv4.Addr()})
+	if want := driver.ErrNoAddress; !errors.Is(err, want) {
+		t.Errorf("Join() = %v, want %v", err, want)
+	}
+}
+
+func TestAddressChanges(t *testing.T) {
+	h, pair := newPair(t)
+	a := newProgram(t, h.Path())
+	extra := netip.MustParsePrefix("10.99.1.1/24")
+	change := func(f func(l netlink.Link, a *netlink.Addr) error) {
+		t.Helper()
+		must(t, pair.A.Do(func() error {
+			l, err := netlink.LinkByName(pair.A.Iface)
+			if err != nil {
+				return err
+			}
+			x, err := netlink.ParseAddr(extra.String())
+			if err != nil {
+				return err
+			}
+			return f(l, x)
+		}))
+	}
+	has := func() bool {
+		return slices.ContainsFunc(a.port.Addrs(),
+			func(p netip.Prefix) bool { return p.Addr() == extra.Addr() })
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for round := range 3 {
+		change(func(l netlink.Link, x *netlink.Addr) error { return netlink.AddrAdd(l, x) })
+		eventually(t, "the member has the address", has)
+		b := newProgram(t, h.Path())
+		at := netip.AddrPortFrom(extra.Addr(), 7471)
+		l, err := a.dev.Listen(at, roce.ListenOptions{})
+		must(t, err)
+		e, err := endpoint.New(a.dev, endpoint.Config{Memory: memory})
+		must(t, err)
+		go func() {
+			if _, err := accept(ctx, l, e); err != nil {
+				t.Errorf("round %d: %v", round, err)
+			}
+		}()
+		must(t, connect(t, b, at).Close())
+		must(t, l.Close())
+		must(t, e.Close())
+		must(t, b.dev.Close())
+		change(func(l netlink.Link, x *netlink.Addr) error { return netlink.AddrDel(l, x) })
+		eventually(t, "the member does not have the address", func() bool { return !has() })
+	}
+}
+
+// eventually waits until f returns true.
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("this does not happen: %s", what)
+		}
+	}
+}
