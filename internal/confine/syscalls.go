@@ -62,6 +62,8 @@ var common = []int{
 	unix.SYS_BIND, unix.SYS_LISTEN, unix.SYS_ACCEPT4, unix.SYS_CONNECT, unix.SYS_SHUTDOWN,
 	unix.SYS_GETSOCKNAME, unix.SYS_GETPEERNAME, unix.SYS_SETSOCKOPT, unix.SYS_SENDMMSG,
 	unix.SYS_RECVMMSG,
+	// memory files that a node service passes to programs
+	unix.SYS_MEMFD_CREATE,
 	// names of files
 	statAt, unix.SYS_STATX, unix.SYS_READLINKAT, unix.SYS_FACCESSAT, unix.SYS_FACCESSAT2,
 	unix.SYS_GETCWD,
@@ -119,6 +121,8 @@ func conditional(writeFiles bool) []rule {
 		// UDP and netlink. Listeners for TCP are open already.
 		{unix.SYS_SOCKET, []check{equal(0, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK),
 			{arg: 1, mask: socketType, values: []uint32{unix.SOCK_DGRAM, unix.SOCK_RAW}}}},
+		// A node service has a socket pair with each program.
+		{unix.SYS_SOCKETPAIR, []check{equal(0, unix.AF_UNIX)}},
 		{unix.SYS_BPF, []check{equal(0, bpfMapLookup, bpfMapUpdate, bpfMapDelete, bpfMapGetNext,
 			bpfObjInfo)}},
 	}

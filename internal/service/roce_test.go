@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/confine"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/service"
@@ -143,14 +145,14 @@ func TestProgramsConnect(t *testing.T) {
 	}()
 	c := connect(t, a, at)
 	far := <-accepted
-	if !bytes.Equal(a.MR.Bytes(), b.MR.Bytes()) {
-		t.Error("the memory differs after a WRITE")
-	}
 	must(t, c.Close())
 	select {
 	case <-far.Done():
 	case <-ctx.Done():
-		t.Error("the connection of the peer does not end")
+		t.Fatal("the connection of the peer does not end")
+	}
+	if !bytes.Equal(a.MR.Bytes(), b.MR.Bytes()) {
+		t.Error("the memory differs after a WRITE")
 	}
 	must(t, l.Close())
 	l, err = a.dev.Listen(at, roce.ListenOptions{})
@@ -158,18 +160,88 @@ func TestProgramsConnect(t *testing.T) {
 	must(t, l.Close())
 }
 
-const childVar = "GORXE_TEST_SERVICE"
+// Variables of child processes with the path of the socket.
+const (
+	childVar    = "GORXE_TEST_SERVICE"          // a program that accepts a connection and waits
+	confinedVar = "GORXE_TEST_CONFINED_SERVICE" // a service without privileges
+)
 
-// TestMain runs the program of a child process, which accepts a connection and waits.
 func TestMain(m *testing.M) {
-	if path := os.Getenv(childVar); path != "" {
-		if err := child(path); err != nil {
-			fmt.Println(err)
-			os.Exit(1)
+	for name, f := range map[string]func(path string) error{childVar: child, confinedVar: confined} {
+		if path := os.Getenv(name); path != "" {
+			if err := f(path); err != nil {
+				fmt.Println(err)
+				os.Exit(1)
+			}
+			os.Exit(0)
 		}
-		os.Exit(0)
 	}
 	os.Exit(m.Run())
+}
+
+// confined runs a service that drops its privileges until its standard input ends.
+func confined(path string) error {
+	addr, err := netip.ParseAddr(os.Getenv("GORXE_TEST_ADDR"))
+	if err != nil {
+		return err
+	}
+	p, err := udp.Open("lo", udp.Options{Addrs: []netip.Addr{addr}, Shared: true})
+	if err != nil {
+		return err
+	}
+	s, err := service.New(path, service.Options{Mode: 0o666})
+	if err != nil {
+		return err
+	}
+	if err := s.Start(p); err != nil {
+		return err
+	}
+	d, err := roce.New(p, inside.Host(s).(roce.Option))
+	if err != nil {
+		return err
+	}
+	s.SetStatus(func(uint32, bool) []byte { return []byte("up") })
+	u := confine.DefaultUser()
+	if err := s.SetOwner(u.UID); err != nil {
+		return err
+	}
+	r, err := confine.Apply(confine.Config{User: u})
+	if err != nil {
+		return err
+	}
+	if r.UID == 0 || r.Syscalls == 0 {
+		return fmt.Errorf("not confined: %v", r)
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return errors.Join(s.Close(), d.Close())
+}
+
+// A service without privileges serves several programs, of this user and of others.
+func TestConfinedService(t *testing.T) {
+	path, addr := filepath.Join(t.TempDir(), "s"), udp.RandomLoopback()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), confinedVar+"="+path, "GORXE_TEST_ADDR="+addr.String())
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	start(t, cmd)
+	for range 3 {
+		a, b := newProgram(t, path), newProgram(t, path)
+		l, err := b.dev.Listen(netip.AddrPortFrom(addr, 7471), roce.ListenOptions{})
+		must(t, err)
+		go func() {
+			if _, err := accept(t.Context(), l, b.Endpoint); err != nil {
+				t.Error(err)
+			}
+		}()
+		must(t, connect(t, a, l.Addr()).Close())
+		must(t, errors.Join(l.Close(), a.dev.Close(), b.dev.Close()))
+	}
+	if b, err := service.Status(path); string(b) != "up" || err != nil {
+		t.Errorf("Status() = %q, %v", b, err)
+	}
+	must(t, in.Close())
+	must(t, cmd.Wait())
 }
 
 func child(path string) error {
@@ -205,6 +277,13 @@ func startChild(t *testing.T, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVar+"="+path)
+	start(t, cmd)
+	return cmd
+}
+
+// start starts a child process and waits until it is ready.
+func start(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	must(t, err)
@@ -217,7 +296,6 @@ func startChild(t *testing.T, path string) *exec.Cmd {
 	if line != "ready\n" {
 		t.Fatalf("the child says %q, %v", line, err)
 	}
-	return cmd
 }
 
 func TestProgramOfOtherProcess(t *testing.T) {
