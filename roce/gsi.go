@@ -32,6 +32,7 @@ type gsi struct {
 	handlers  map[cm.ListenerID]inside.CMHandler // of other listeners; see inside.HandleListener
 	failed    []*qp.QP                           // went to ERR since the last step
 	alive     keepAlives
+	wills     wills
 	ctr       gsiCounters
 }
 
@@ -58,6 +59,9 @@ func newGSI(d *Device, mac bth.MAC, ids cm.IDRange, peers limit.Access) (*gsi, e
 		dev: d, cm: m, psn: PSN(d.rand() & 0xffffff), paths: newPathCache(),
 		ids: map[cm.CommID]*cmID{}, listeners: map[cm.ListenerID]*acceptQueue{},
 		handlers: map[cm.ListenerID]inside.CMHandler{},
+	}
+	if s := &d.service; s.member != nil && s.forward == nil {
+		m.SetEstablishedHook(g.wills.note)
 	}
 	d.eng.SetErrHook(func(q *qp.QP) { g.failed = append(g.failed, q) })
 	return g, nil
@@ -158,7 +162,16 @@ func (g *gsi) transmitOne(now qp.Time) bool {
 		g.ctr.noPath++ // one of the two sides will retransmit
 		return true
 	}
-	netLen := path.Put(b)
+	n, netLen := g.put(b, path, &to, &mad)
+	g.dev.loop.Send(bth.QPNGSI, n, netLen)
+	g.ctr.sent++
+	return true
+}
+
+// put writes a packet with a MAD, without ICRC. It returns the length of the packet and that of its
+// headers before the BTH.
+func (g *gsi) put(b []byte, path *Path, to *cm.Addr, mad *[cm.MADLen]byte) (n, netLen int) {
+	netLen = path.Put(b)
 	rest := b[netLen:]
 	info := bth.UDSendOnly.Info()
 	// The kernel's rxe sets AckReq, too. It has no effect on UD.
@@ -168,7 +181,5 @@ func (g *gsi) transmitOne(now qp.Time) bool {
 	bth.PutDETH(rest[info.DETH:], bth.QKeyGSI, bth.QPNGSI)
 	copy(rest[info.HeaderLen:], mad[:])
 	g.psn = g.psn.Next()
-	g.dev.loop.Send(bth.QPNGSI, netLen+int(info.HeaderLen)+cm.MADLen, netLen)
-	g.ctr.sent++
-	return true
+	return netLen + int(info.HeaderLen) + cm.MADLen, netLen
 }

@@ -17,6 +17,7 @@ func (h host) HandleQP1(now qp.Time, p *bth.Packet) { h.dev.gsi.handle(now, p) }
 // Work implements loop.Host.
 func (h host) Work(now qp.Time) int {
 	g := h.dev.gsi
+	g.deposit()
 	return g.alive.work(g, now) + g.endFailed(now) + g.handleTimeout(now) + g.transmit(now)
 }
 

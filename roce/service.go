@@ -7,6 +7,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -82,4 +83,57 @@ func (s *membership) withdraw(id cm.ServiceID) {
 		delete(s.listens, id)
 		s.member.Unlisten(uint64(id), ^uint64(0))
 	}
+}
+
+// wills are the disconnect requests of a member's connections. The service sends them if the
+// program dies, so that its peers do not wait for a timeout. Owner only.
+type wills struct {
+	changed []willChange
+	encoder frame.Encoder
+}
+
+// willChange says that a connection was established, or is no longer.
+type willChange struct {
+	id          cm.CommID
+	established bool
+}
+
+// note is called when a connection is established, and when it is no longer.
+func (w *wills) note(id cm.CommID, established bool) {
+	w.changed = append(w.changed, willChange{id, established})
+}
+
+// deposit tells the service about changes of wills.
+func (g *gsi) deposit() {
+	w := &g.wills
+	if len(w.changed) == 0 {
+		return
+	}
+	for _, c := range w.changed {
+		var frame []byte
+		if c.established {
+			frame = g.will(c.id)
+		}
+		g.dev.service.member.Will(uint32(c.id), frame)
+	}
+	w.changed = w.changed[:0]
+}
+
+// will returns a frame with a disconnect request; nil if the connection has ended.
+func (g *gsi) will(id cm.CommID) []byte {
+	var mad cm.MAD
+	to, err := g.cm.Farewell(id, &mad)
+	if err != nil {
+		return nil
+	}
+	path := g.paths.find(to.GIDPair)
+	if path == nil {
+		return nil
+	}
+	b := make([]byte, qp.MinBuffer+cm.MADLen)
+	n, netLen := g.put(b, path, &to, (*[cm.MADLen]byte)(&mad))
+	b = b[:n+bth.ICRCLen]
+	g.wills.encoder.SourcePort = bth.Port
+	g.wills.encoder.Finish(b, netLen)
+	return b
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -121,6 +122,53 @@ func TestMemberNumbers(t *testing.T) {
 	}
 	must(t, ca.Close())
 	must(t, cb.Close())
+}
+
+// A member deposits a disconnect request for each connection, and withdraws it when the connection
+// ends.
+func TestWills(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	a, ma := newMember(t, link.Port(0), 3)
+	b, mb := newMember(t, link.Port(1), 4)
+	ca, cb := dialAccept(t, a, b)
+	for _, c := range []struct {
+		m    *fakeMember
+		conn *Conn
+		peer cm.CommID
+		qpn  QPN
+	}{{ma, ca, cb.id.comm, cb.QP().QPN()}, {mb, cb, ca.id.comm, ca.QP().QPN()}} {
+		var frames [][]byte
+		eventually(t, "a will", func() bool {
+			c.m.mu.Lock()
+			defer c.m.mu.Unlock()
+			frames = frames[:0]
+			for _, f := range c.m.wills {
+				frames = append(frames, f)
+			}
+			return len(frames) == 1 && c.m.wills[uint32(c.conn.id.comm)] != nil
+		})
+		var p bth.Packet
+		var dreq cm.DREQ
+		if r := new(frame.Decoder).Decode(frames[0], &p); r != frame.ReasonOK ||
+			p.BTH.DestQP() != bth.QPNGSI || p.SrcPort != bth.Port || len(p.Payload) != cm.MADLen {
+			t.Fatalf("Decode() = %v, packet %x", r, p.BTH)
+		}
+		mad, err := cm.ParseMAD(p.Payload)
+		must(t, err)
+		dreq.Decode(mad)
+		if mad.Attribute() != cm.AttrDREQ || dreq.RemoteID != c.peer || dreq.RemoteQPN != c.qpn {
+			t.Errorf("the will is %v %+v", mad.Attribute(), dreq)
+		}
+	}
+	must(t, ca.Close())
+	must(t, cb.Close())
+	for _, m := range []*fakeMember{ma, mb} {
+		eventually(t, "no will", func() bool {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			return len(m.wills) == 0
+		})
+	}
 }
 
 // A member announces its listeners once for each port.

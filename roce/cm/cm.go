@@ -37,6 +37,8 @@ type CM struct {
 	answersNext bool // alternates between answers and connections
 	responded   bool // see Responded
 
+	establishedHook func(id CommID, established bool) // may be nil
+
 	c Counters
 
 	// Buffers for decoded messages, so that dropped messages cost no allocation.

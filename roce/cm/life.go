@@ -62,6 +62,9 @@ func (m *CM) permits(p *packet, l *listener) bool {
 // state. Nothing else changes them.
 func (m *CM) setState(now Time, c *conn, s State) {
 	was, is := memberships[c.state], memberships[s]
+	if m.establishedHook != nil && (c.state == StateEstablished) != (s == StateEstablished) {
+		m.establishedHook(c.id, s == StateEstablished)
+	}
 	c.state = s
 	if was.pending != is.pending {
 		if is.pending {

@@ -97,6 +97,24 @@ func (m *CM) RetransmitDREQs() {
 	}
 }
 
+// SetEstablishedHook sets a function that is called when a connection becomes established, and when
+// it is no longer. The function must not call methods of the CM.
+func (m *CM) SetEstablishedHook(f func(id CommID, established bool)) { m.establishedHook = f }
+
+// Farewell writes a DREQ of an established connection to mad, without ending the connection. If the
+// program dies, somebody else can send the DREQ to tell the peer. It returns the peer's address.
+//
+// Errors: ErrUnknownID, ErrState.
+func (m *CM) Farewell(id CommID, mad *MAD) (Addr, error) {
+	c, err := m.inState(id, StateEstablished)
+	if err != nil {
+		return Addr{}, err
+	}
+	d := DREQ{LocalID: c.id, RemoteID: c.remoteID, RemoteQPN: c.qp.qpn}
+	d.Encode(mad, m.rand())
+	return c.addr, nil
+}
+
 // startDREQ asks the peer to release the connection (Established -> DREQ Sent).
 func (m *CM) startDREQ(now Time, c *conn, private []byte) {
 	d := DREQ{LocalID: c.id, RemoteID: c.remoteID, RemoteQPN: c.qp.qpn}
