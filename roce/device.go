@@ -128,24 +128,21 @@ type DeviceInfo struct {
 // this host, the Device uses UDP sockets and this address only. Two Devices on a host, for example
 // on 127.0.0.1 and 127.0.0.2, can be connected.
 //
+// If a node service (`gorxe up`) serves the interface in the same network namespace, and the user
+// may write to its socket, Open joins it like OpenService, unless the program asks for AF_XDP with
+// WithPort or WithXDP, or uses WithoutService. DeviceInfo.Service says so. Devices of one service
+// share addresses, and can be connected with each other.
+//
 // Errors: ErrNoInterface, ErrNoAddress, ErrLinkDown, ErrBusy, ErrPortInUse if another program uses
-// UDP port 4791 of an address, ErrPermission, ErrMTUTooSmall, ErrUnsupported, ErrXDPOptions, and
-// those of New.
+// UDP port 4791 of an address, ErrPermission, ErrMTUTooSmall, ErrUnsupported, ErrXDPOptions,
+// ErrServiceRefused, and those of New.
 func Open(name string, opts ...Option) (*Device, error) {
 	c := newConfig(opts)
 	port, reason, err := openPort(name, c)
 	if err != nil {
 		return nil, err
 	}
-	kind := PortXDP.String()
-	if port.Info().SourcePort != 0 {
-		kind = PortUDP.String()
-	}
-	if c.wrapper != nil {
-		port = c.wrapper(port)
-	}
-	return New(port, append(slices.Clone(opts),
-		func(c *config) { c.portKind, c.portReason = kind, reason })...)
+	return openOn(port, reason, c, opts)
 }
 
 // New creates a Device on a Port. The Device owns the port and closes it, even if New returns an
@@ -306,7 +303,7 @@ func (d *Device) setInfo(p driver.Info) (old, now DeviceInfo) {
 	d.info = DeviceInfo{
 		Name: p.Name, Datapath: p.Datapath, MAC: p.MAC, MTU: p.MTU, ActiveMTU: bth.MTUFor(p.MTU),
 		Up: p.Up, Queues: p.Queues, Progress: Auto, Note: p.Note,
-		Port: d.portKind, PortReason: d.portReason, Service: d.service.path,
+		Port: d.portKind, PortReason: d.portReason, Service: p.Service,
 	}
 	if d.manual {
 		d.info.Progress = Manual

@@ -157,6 +157,7 @@
 //   - inside.go: engine objects for package internal/uverbs
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
-//   - port.go, service.go: the kind of port that Open chooses; node services
+//   - port.go, join.go: the kind of port that Open chooses; joining and hosting a node service
+//   - service.go: a device of a node service
 //   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce

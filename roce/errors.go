@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -80,6 +81,11 @@ var (
 	ErrUnsupported = xdp.ErrUnsupported
 	// ErrXDPOptions: a field of XDPOptions is out of range.
 	ErrXDPOptions = xdp.ErrOptions
+	// ErrNoService: no node service answers at the path.
+	ErrNoService = service.ErrNone
+	// ErrServiceRefused: the node service refuses the program, for example because its user has too
+	// many programs. The error says why.
+	ErrServiceRefused = service.ErrRefused
 	// ErrNoNetwork: the Port does not implement Network, and Expert.Network is not set.
 	ErrNoNetwork = errors.New("roce: the port does not implement Network: set Expert.Network")
 )

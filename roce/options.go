@@ -216,7 +216,6 @@ type config struct {
 	port       PortKind
 	wrapper    func(Port) Port
 	noService  bool
-	service    string             // of the port that Open has opened; "": none
 	host       inside.ServiceHost // nil: the device does not host a node service
 	portKind   string             // of the port that Open has opened; "": New
 	portReason string

@@ -60,8 +60,16 @@ func openPort(name string, c *config) (port driver.Port, reason string, err erro
 		return nil, "", fmt.Errorf("%w: %v: choose PortAuto, PortXDP or PortUDP", ErrInvalid,
 			c.port)
 	}
-	_, notAddr := netip.ParseAddr(name)
-	isAddr := notAddr == nil
+	if c.host != nil {
+		return c.openShared(name)
+	}
+	if c.mayJoin() {
+		member, err := c.join(name)
+		if member != nil || err != nil {
+			return member, memberReason, err
+		}
+	}
+	isAddr := isAddr(name)
 	switch {
 	case c.port == PortXDP && isAddr:
 		return nil, "", fmt.Errorf("%w: PortXDP uses all addresses of an interface: "+
@@ -79,14 +87,25 @@ func openPort(name string, c *config) (port driver.Port, reason string, err erro
 		}
 		reason = err.Error()
 	}
-	p, err := udp.Open(name, udp.Options{NetNS: c.xdp.NetNS})
-	if errors.Is(err, driver.ErrBusy) {
-		return nil, "", &inUseError{err}
-	}
+	p, err := c.openUDP(name, false)
 	if err != nil {
 		return nil, "", err
 	}
 	return p, reason, nil
+}
+
+// isAddr reports whether the name of a device is an address.
+func isAddr(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err == nil
+}
+
+func (c *config) openUDP(name string, shared bool) (*udp.Port, error) {
+	p, err := udp.Open(name, udp.Options{NetNS: c.xdp.NetNS, Shared: shared})
+	if errors.Is(err, driver.ErrBusy) {
+		return nil, &inUseError{err}
+	}
+	return p, err
 }
 
 // inUseError is the ErrPortInUse of an address whose UDP port another program uses.

@@ -31,7 +31,6 @@ func rangeOf(slot uint8) slotRange {
 // own device. The zero value is that of other devices.
 type membership struct {
 	member  driver.Member // nil: there is no service
-	path    string        // of the service's socket, for members
 	forward func(p *bth.Packet) bool
 
 	mu      sync.Mutex

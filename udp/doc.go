@@ -55,5 +55,5 @@
 //   - wait.go: blocking and waking
 //   - network.go: addresses, link state and routes
 //   - groups.go: multicast groups
-//   - provider.go: sockets that another process opens
+//   - provider.go, shared.go: sockets that another process opens
 package udp

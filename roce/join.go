@@ -1,0 +1,160 @@
+package roce
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/dualport"
+	"github.com/gorxe/gorxe/internal/osnet"
+	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/xdp"
+)
+
+// memberReason is the DeviceInfo.PortReason of members.
+const memberReason = "a node service serves the interface"
+
+// WithoutService makes Open open a port of its own, even if a node service serves the interface.
+func WithoutService() Option { return func(c *config) { c.noService = true } }
+
+// OpenService creates a Device that joins the node service whose socket is at path, for example
+// "/run/gorxe/eth0.sock" of `gorxe up eth0`. The Device has the addresses of the service's
+// interface, which may be in another network namespace. It shares them, and UDP port 4791, with the
+// Devices of other programs, and needs no privileges but the permission to write to the socket.
+//
+// When the service ends, the Device fails with ErrServiceEnded. Two Devices of one service cannot
+// listen on the same port. WithPort and WithXDP have no effect.
+//
+// Errors: ErrNoService, ErrServiceRefused, and those of New.
+func OpenService(path string, opts ...Option) (*Device, error) {
+	port, err := joinAt(path, service.JoinOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return openOn(port, memberReason, newConfig(opts), opts)
+}
+
+// openOn creates a Device on a port that Open or OpenService has opened.
+func openOn(port driver.Port, reason string, c *config, opts []Option) (*Device, error) {
+	kind := PortXDP.String()
+	if port.Info().SourcePort != 0 {
+		kind = PortUDP.String()
+	}
+	if c.wrapper != nil {
+		port = c.wrapper(port)
+	}
+	return New(port, append(slices.Clone(opts),
+		func(c *config) { c.portKind, c.portReason = kind, reason })...)
+}
+
+func joinAt(path string, o service.JoinOptions) (driver.Port, error) {
+	p, err := service.Join(path, o)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// mayJoin reports whether Open may join a node service: if the program does not ask for AF_XDP.
+func (c *config) mayJoin() bool {
+	return !c.noService && c.port != PortXDP && c.xdp.Mode == xdp.Auto && c.xdp.ZeroCopy == nil &&
+		c.xdp.MultiBuffer == nil
+}
+
+// join joins the node service of an interface or address. It returns nil if there is none in this
+// network namespace, or if this user may not use it.
+func (c *config) join(name string) (driver.Port, error) {
+	o := service.JoinOptions{NetNS: c.xdp.NetNS, SameNet: true}
+	paths := service.Paths(name)
+	if a, err := netip.ParseAddr(name); err == nil {
+		o.Addr = a
+		for _, iface := range c.interfacesOf(a) {
+			paths = append(paths, service.Paths(iface)...)
+		}
+	}
+	for _, path := range paths {
+		port, err := joinAt(path, o)
+		switch {
+		case err == nil:
+			return port, nil
+		case errors.Is(err, ErrServiceRefused):
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+// interfacesOf returns the names of the interfaces that have an address.
+func (c *config) interfacesOf(a netip.Addr) (names []string) {
+	_ = osnet.In(c.xdp.NetNS, func() error {
+		list, err := net.Interfaces()
+		if err != nil {
+			return err
+		}
+		for i := range list {
+			addrs, err := list[i].Addrs()
+			if err != nil {
+				continue
+			}
+			for _, p := range addrs {
+				n, ok := p.(*net.IPNet)
+				if b, valid := netip.AddrFromSlice(n.IP); ok && valid &&
+					b.Unmap() == a.Unmap().WithZone("") {
+					names = append(names, list[i].Name)
+				}
+			}
+		}
+		return nil
+	})
+	return names
+}
+
+// openShared opens the port of a node service's own device, and starts the service.
+func (c *config) openShared(name string) (port driver.Port, reason string, err error) {
+	x := c.xdp.port()
+	x.Shared = true
+	switch {
+	case c.port == PortUDP:
+	case isAddr(name):
+		if c.port == PortXDP {
+			return nil, "", fmt.Errorf("%w: PortXDP uses all addresses of an interface: "+
+				"name the interface of %s, or choose PortUDP", ErrInvalid, name)
+		}
+		reason = "AF_XDP cannot be limited to one address"
+	default:
+		network, err := xdp.Open(name, x)
+		if err == nil {
+			port, err = c.openDual(name, network)
+			return c.serve(port, "", err)
+		}
+		if c.port == PortXDP || !c.mayUseUDP(err) {
+			return nil, "", err
+		}
+		reason = err.Error()
+	}
+	p, err := c.openUDP(name, true)
+	return c.serve(p, reason, err)
+}
+
+// openDual adds a UDP port for programs on this host to an AF_XDP port.
+func (c *config) openDual(name string, network *xdp.Port) (driver.Port, error) {
+	local, err := c.openUDP(name, true)
+	if err != nil {
+		return nil, errors.Join(err, network.Close())
+	}
+	return dualport.New(network, local)
+}
+
+// serve starts the node service on a port. err is that of opening the port.
+func (c *config) serve(port driver.Port, reason string, err error) (driver.Port, string, error) {
+	if err != nil {
+		return nil, "", err
+	}
+	if err := c.host.Start(port); err != nil {
+		return nil, "", errors.Join(err, port.Close())
+	}
+	return port, reason, nil
+}
