@@ -80,6 +80,9 @@ func (t *Table) CheckRemote(pd *PD, key Key, addr uint64, n uint32, need Access)
 func (t *Table) CheckScope(pd *PD, s *Scope, key Key, addr uint64, n uint32, need Access) (
 	[]byte, Verdict) {
 	m := t.remote.find(key)
+	if m == nil {
+		m = t.findTagged(key)
+	}
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return nil, BadKey
 	}

@@ -72,8 +72,8 @@
 //   - pd.go, region.go, refs.go: PDs and MRs; access flags; reference counts
 //   - table.go, errors.go: Register and Deregister, the control plane
 //   - check.go: CheckLocal, CheckRemote and CheckScope, the data path
-//   - keyowner.go, window.go, fast.go: memory windows and fast MRs, whose keys become valid through
-//     work requests
+//   - keyowner.go, window.go, tagged.go, fast.go: memory windows and fast MRs, whose keys become
+//     valid through work requests
 //   - invalidate.go: invalidation of keys
 //   - flush.go: FLUSH
 //   - foreign.go: memory of other processes

@@ -8,7 +8,7 @@ package mr
 // persistent. It returns Failed if the region's persist function reported an error.
 func (t *Table) Flush(pd *PD, s *Scope, key Key, addr uint64, n uint32, whole bool,
 	need Access) Verdict {
-	m := t.remote.find(key)
+	m := t.findRemote(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return BadKey
 	}

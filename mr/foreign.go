@@ -23,7 +23,7 @@ func (t *Table) RegisterForeign(pd *PD, mem []byte, iova uint64, a Access, b Bac
 func (t *Table) LocalBacking(key Key) Backing { return t.local.find(key).backing() }
 
 // RemoteBacking is LocalBacking for an R_Key.
-func (t *Table) RemoteBacking(key Key) Backing { return t.remote.find(key).backing() }
+func (t *Table) RemoteBacking(key Key) Backing { return t.findRemote(key).backing() }
 
 func (m *MR) backing() Backing {
 	if m == nil || m.ext == nil {

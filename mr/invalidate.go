@@ -16,7 +16,7 @@ func (t *Table) Invalidate(pd *PD, key Key) error { return t.InvalidateScope(pd,
 // ErrPD or ErrQP if it belongs to another PD or QP; ErrAccess for a region without that right and
 // for a window of type 1 (o10-37.2.26); ErrBusy for a fast MR with bound windows.
 func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
-	m := t.remote.find(key)
+	m := t.findRemote(key)
 	if m == nil || m.rkey != key || m.live.Load()&liveRemote == 0 {
 		return ErrKey
 	}

@@ -30,7 +30,9 @@ type keyOwner struct {
 	pd    *PD
 	kind  ownerKind
 	cur   atomic.Pointer[MR] // record in use; nil: none; &freed: the owner was freed
-	keys  []*MR              // in the index; control plane only
+	// tagged is the latest key of a tagged window; 0: not tagged
+	tagged atomic.Uint32
+	keys   []*MR // in the index; control plane only
 }
 
 // freed marks a keyOwner in keyOwner.cur as freed.
@@ -62,7 +64,7 @@ func (t *Table) prepare(s *keyOwner, m *MR, local bool) error {
 	if local {
 		err = t.assignKeys(m, true)
 	} else {
-		m.rkey, err = t.remote.draw(&t.local)
+		m.rkey, err = t.draw(&t.remote, &t.local)
 	}
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ type Config struct {
 // Table holds the PDs and MRs of one device.
 type Table struct {
 	local, remote index
+	tagged        index // by the upper bits of the keys of tagged windows
 	pds, maxPD    int
 	mrs, maxMR    int
 }
@@ -47,6 +48,7 @@ func NewTable(c Config) (*Table, error) {
 	t := &Table{maxPD: c.MaxPD, maxMR: c.MaxMR}
 	t.local.init(c.Rand)
 	t.remote.init(c.Rand)
+	t.tagged.init(c.Rand)
 	return t, nil
 }
 
@@ -138,16 +140,27 @@ func checkRegistration(mem []byte, iova uint64, a Access) error {
 // assignKeys draws the keys. It skips values that are live in the other table: an L_Key must not be
 // valid as an R_Key, nor the reverse.
 func (t *Table) assignKeys(m *MR, remote bool) (err error) {
-	if m.lkey, err = t.local.draw(&t.remote); err != nil {
+	if m.lkey, err = t.draw(&t.local, &t.remote); err != nil {
 		return err
 	}
 	if remote {
-		m.rkey, err = t.remote.draw(&t.local)
+		m.rkey, err = t.draw(&t.remote, &t.local)
 		if err == nil && m.rkey == m.lkey {
-			m.rkey, err = t.remote.draw(&t.local)
+			m.rkey, err = t.draw(&t.remote, &t.local)
 		}
 	}
 	return err
+}
+
+// draw returns the next key of x that is not live in the other index and is no key of a tagged
+// window.
+func (t *Table) draw(x, other *index) (Key, error) {
+	for {
+		key, err := x.draw(other)
+		if err != nil || t.owner(key) == nil {
+			return key, err
+		}
+	}
 }
 
 // publish adds the keys to the tables with the given state.

@@ -93,8 +93,15 @@ func (t *Table) FreeWindow(w *Window) error {
 	if w == nil || w.table != t {
 		return ErrPD
 	}
-	if w.cur.Swap(&freed) == &freed {
+	old := w.cur.Swap(&freed)
+	if old == &freed {
 		return fmt.Errorf("memory window: %w", ErrClosed)
+	}
+	if key := w.TaggedKey(); key != 0 {
+		t.tagged.remove(key >> tagBits)
+		if old != nil {
+			old.end()
+		}
 	}
 	w.free()
 	return nil
@@ -120,7 +127,8 @@ func (m *MR) orphan() bool { return m.ext.scope != nil && m.ext.scope.over.Load(
 
 // Bind holds the parameters of a bind.
 type Bind struct {
-	RKey   Key    // from NextRKey: identifies the window
+	RKey   Key    // identifies the window: from NextRKey, or of a tagged window with any tag
+	Old    Key    // of a tagged window: its present key
 	LKey   Key    // of the region
 	Addr   uint64 // in the region's address space
 	Len    uint32 // bytes; 0 unbinds a window of type 1
@@ -134,6 +142,9 @@ type Bind struct {
 // of type 2 that is bound.
 func (t *Table) Bind(pd *PD, s *Scope, b *Bind) error {
 	v := t.remote.find(b.RKey)
+	if v == nil {
+		v = t.newBinding(b)
+	}
 	if v == nil || v.rkey != b.RKey || v.lkey != 0 || v.live.Load() != livePrepared {
 		return ErrKey
 	}
@@ -212,6 +223,7 @@ func (w *keyOwner) bind(v, p *MR, s *Scope, b *Bind) error {
 	if !v.live.CompareAndSwap(liveBinding, liveRemote) {
 		return ErrClosed // the window was freed meanwhile
 	}
+	w.setTag(v)
 	return nil
 }
 
@@ -245,5 +257,13 @@ func (w *keyOwner) unbind(v *MR) error {
 	if old := w.cur.Load(); old != nil && old != &freed && w.cur.CompareAndSwap(old, nil) {
 		old.end()
 	}
+	w.setTag(v)
 	return nil
+}
+
+// setTag sets the key of a tagged window to that of v.
+func (w *keyOwner) setTag(v *MR) {
+	if w.tagged.Load() != 0 {
+		w.tagged.Store(uint32(v.rkey))
+	}
 }

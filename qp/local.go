@@ -44,7 +44,7 @@ func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
 	if len(wr.SGEs) > 1 {
 		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; got %d", ErrInvalidWR, wr.Op, len(wr.SGEs))
 	}
-	w.extra = uint32(wr.Access)
+	w.extra, w.raddr = uint32(wr.Access), uint64(wr.InvKey)
 	w.nsge = uint8(len(wr.SGEs))
 	if copy(q.sq.sgesAt(i), wr.SGEs) > 0 {
 		w.length = wr.SGEs[0].Length
@@ -100,7 +100,8 @@ func (q *QP) runLocal(w *wqe) error {
 	t := q.eng.mrs
 	switch w.op {
 	case OpBindMW:
-		b := mr.Bind{RKey: mr.Key(w.rkey), Len: w.length, Access: mr.Access(w.extra)}
+		b := mr.Bind{RKey: mr.Key(w.rkey), Old: mr.Key(w.raddr), Len: w.length,
+			Access: mr.Access(w.extra)}
 		if w.nsge > 0 {
 			g := &q.sq.sgesAt(q.sq.cur)[0]
 			b.LKey, b.Addr = mr.Key(g.LKey), g.Addr

@@ -141,7 +141,7 @@ type SendWR struct {
 	RKey       bth.RKey // WRITE, READ, atomics, FLUSH; OpBindMW, OpRegMR: the key that becomes live
 
 	Imm    uint32   // operations with immediate; host order, big endian on the wire
-	InvKey bth.RKey // OpSendInv, OpLocalInv
+	InvKey bth.RKey // OpSendInv, OpLocalInv; OpBindMW of a tagged window: its present key
 
 	Compare uint64 // OpCmpSwap
 	SwapAdd uint64 // OpCmpSwap: the new value; OpFetchAdd: the addend

@@ -29,6 +29,14 @@ func init() {
 	}
 	inside.Announce = func(d any, id cm.ServiceID) error { return d.(*Device).service.announce(id) }
 	inside.Withdraw = func(d any, id cm.ServiceID) { d.(*Device).service.withdraw(id) }
+	inside.AllocMW = func(pd any, typ mr.WindowType) (inside.MW, error) {
+		p := pd.(*PD)
+		w, err := p.allocMW(MWType(typ), p.dev.mrs.AllocTaggedWindow)
+		if err != nil {
+			return nil, err
+		}
+		return taggedMW{w}, nil
+	}
 	inside.CM = func(d any, f func(cm.Time, *cm.CM)) bool {
 		g := d.(*Device).gsi
 		return g.dev.loop.Do(func(now qp.Time) {
@@ -55,6 +63,11 @@ func init() {
 		g.handlers[l] = h
 	}
 }
+
+// taggedMW implements inside.MW.
+type taggedMW struct{ *MW }
+
+func (w taggedMW) Key() mr.Key { return w.w.TaggedKey() }
 
 // resize implements inside.ResizeCQ.
 func (c *CQ) resize(depth int, prepare func() bool) error {

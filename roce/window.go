@@ -34,10 +34,12 @@ type MW struct {
 // AllocMW creates a memory window that is not bound.
 //
 // Errors: ErrMemoryAccess for an unknown type, ErrTooMany, ErrClosed.
-func (p *PD) AllocMW(t MWType) (*MW, error) {
+func (p *PD) AllocMW(t MWType) (*MW, error) { return p.allocMW(t, p.dev.mrs.AllocWindow) }
+
+func (p *PD) allocMW(t MWType, alloc func(*mr.PD, mr.WindowType) (*mr.Window, error)) (*MW, error) {
 	w := &MW{pd: p}
 	err := p.create("a memory window", func() (err error) {
-		if w.w, err = p.dev.mrs.AllocWindow(p.pd, mr.WindowType(t)); err == nil {
+		if w.w, err = alloc(p.pd, mr.WindowType(t)); err == nil {
 			p.dev.mws[w] = struct{}{}
 			p.add(w)
 		}

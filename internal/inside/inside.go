@@ -24,6 +24,12 @@ type ServiceHost interface {
 	Forward(p *bth.Packet) bool
 }
 
+// MW is a memory window with keys as in verbs.
+type MW interface {
+	Key() mr.Key // the first key, or that of the latest bind
+	Close() error
+}
+
 // The parameters are objects of package roce, which this package cannot import. Other types cause a
 // panic.
 var (
@@ -45,6 +51,8 @@ var (
 	// Backing returns a roce.MROption: the memory of the region is a copy of memory of another
 	// process.
 	Backing func(b mr.Backing) any
+	// AllocMW creates a tagged window in a *roce.PD; see mr.Table.AllocTaggedWindow.
+	AllocMW func(pd any, typ mr.WindowType) (MW, error)
 
 	// Host returns a roce.Option for roce.Open: the device hosts a node service.
 	Host func(s ServiceHost) any

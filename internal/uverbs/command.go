@@ -38,6 +38,8 @@ var commands = map[uint32]command{
 	cmdReregMR:                   {"REREG_MR", 48, 8, (*Context).reregMR, false},
 	cmdResizeCQ:                  {"RESIZE_CQ", 16, 8, (*Context).resizeCQ, false},
 	cmdDeregMR:                   {"DEREG_MR", 4, 0, (*Context).deregMR, false},
+	cmdAllocMW:                   {"ALLOC_MW", 16, 8, (*Context).allocMW, false},
+	cmdDeallocMW:                 {"DEALLOC_MW", 4, 0, (*Context).deallocMW, false},
 	cmdCreateCompChannel:         {"CREATE_COMP_CHANNEL", 8, 4, (*Context).createChannel, false},
 	cmdCreateCQ:                  {"CREATE_CQ", 32, 8, (*Context).createCQ, false},
 	cmdExtended | cmdCreateCQ:    {"CREATE_CQ", 32, 16, (*Context).createCQEx, false},

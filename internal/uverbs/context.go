@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/gorxe/gorxe/internal/abi"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -129,6 +130,11 @@ func (c *Context) Close() {
 		func(o any) {
 			if q, ok := o.(*queuePair); ok {
 				_ = q.destroy()
+			}
+		},
+		func(o any) {
+			if w, ok := o.(inside.MW); ok {
+				_ = w.Close()
 			}
 		},
 		func(o any) {

@@ -38,7 +38,7 @@
 //   - abi.go, ioctl.go, command.go: how calls are decoded; the table of commands
 //   - query.go: attributes of the device, the port and the GID table
 //   - file.go, ring_unsafe.go: shared memory and rings
-//   - space.go, maps.go, memory.go: memory of the program; PDs and MRs
+//   - space.go, maps.go, memory.go, window.go: memory of the program; PDs and MRs; memory windows
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
 //   - resources.go: counts of objects
 //   - doorbell.go: doorbells that are not intercepted

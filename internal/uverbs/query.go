@@ -29,8 +29,9 @@ const (
 	port        = 1        // the only one
 	vendorID    = 0xffffff // a software device
 
-	// SYS_IMAGE_GUID, PORT_ACTIVE_EVENT, RC_RNR_NAK_GEN
-	deviceCaps = 1<<10 | 1<<11 | 1<<12
+	// PORT_ACTIVE_EVENT, SYS_IMAGE_GUID, RC_RNR_NAK_GEN, SRQ_RESIZE, MEM_WINDOW,
+	// MEM_MGT_EXTENSIONS (LOCAL_INV), MEM_WINDOW_TYPE_2B
+	deviceCaps = 1<<10 | 1<<11 | 1<<12 | 1<<13 | 1<<17 | 1<<21 | 1<<24
 	atomicHCA  = 1 // atomic among the QPs of this device
 
 	portActive, portDown = 4, 1
@@ -52,7 +53,7 @@ func (c *Context) putDevice(e *abi.Encoder) {
 		maxMRs,
 		maxObjects)
 	e.U32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
-	e.U32(atomicHCA, 0, 0, 0, 0, 0)
+	e.U32(atomicHCA, 0, 0, maxMRs, 0, 0)
 	e.U32(maxMcast, maxQPs, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
 	e.U16(uint16(len(c.dev.dev.PKeys())))
 	e.U8(ackDelay, 1, 0, 0, 0, 0)

@@ -22,6 +22,11 @@ const (
 	sqFlKey   = 36
 	sqFlType  = 40
 	sqFlLevel = 41
+	sqMWLen   = 32 // BIND_MW, as are the next four
+	sqMWLKey  = 40
+	sqMWOld   = 44 // present key of the window
+	sqMWNew   = 48
+	sqMWFlags = 52
 	sqQPN     = 24 // UD
 	sqQKey    = 28
 	sqAH      = 36
@@ -40,8 +45,8 @@ const (
 
 // sendOps maps opcodes (ibv_wr_opcode) to operations.
 var sendOps = map[uint32]qp.Op{0: qp.OpWrite, 1: qp.OpWriteImm, 2: qp.OpSend, 3: qp.OpSendImm,
-	4: qp.OpRead, 5: qp.OpCmpSwap, 6: qp.OpFetchAdd, 9: qp.OpSendInv, 14: qp.OpFlush,
-	15: qp.OpAtomicWrite}
+	4: qp.OpRead, 5: qp.OpCmpSwap, 6: qp.OpFetchAdd, 7: qp.OpLocalInv, 8: qp.OpBindMW,
+	9: qp.OpSendInv, 14: qp.OpFlush, 15: qp.OpAtomicWrite}
 
 // decodeSend translates the work request in slot b of the send queue to d.wr, in one pass: the
 // program may change the slot at any time. It returns false if the request is not valid.
@@ -71,8 +76,10 @@ func (q *queuePair) decodeSend(b []byte) bool {
 	case qp.OpAtomicWrite: // the value is in the element
 		wr.Inline = w[sqElement : sqElement+8]
 		return true
-	case qp.OpFlush:
+	case qp.OpFlush, qp.OpLocalInv:
 		return true
+	case qp.OpBindMW:
+		return d.decodeBind(w, wr)
 	}
 	if flags&sendInline != 0 {
 		n := le.Uint32(w[sqDataLen:])
