@@ -62,7 +62,8 @@ func (d *Device) decodeBind(w []byte, wr *qp.SendWR) bool {
 	old := le.Uint32(w[sqMWOld:])
 	wr.InvKey = bth.RKey(old)
 	wr.RKey = bth.RKey(old&^tag | le.Uint32(w[sqMWNew:])&tag)
-	wr.Access = mr.Access(access)
+	// Programs also set flags that concern the region. The kernel ignores them.
+	wr.Access = mr.Access(access) &^ (mr.LocalWrite | mr.MWBind)
 	if length > 0 {
 		d.sges[0] = qp.SGE{Addr: le.Uint64(w[sqAddr:]), Length: uint32(length),
 			LKey: bth.LKey(le.Uint32(w[sqMWLKey:]))}

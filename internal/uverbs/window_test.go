@@ -23,14 +23,14 @@ func (q *queues) bindWR(id uint64, key uint32, n uint64, access uint32) ([]byte,
 }
 
 func TestMemoryWindows(t *testing.T) {
-	const remoteWrite, write, bindMW, localInv = 2, 0, 5, 6
+	const localRemoteWrite, write, bindMW, localInv = 1 | 2, 0, 5, 6
 	for _, typ := range []uint8{1, 2} {
 		a, b := connected(t, 2, 4096)
 		_, b.lkey, _ = b.reg(b.pd, b.mem, 1|16) // local write, windows
 		handle, key := b.window(typ)
 		for i := range uint64(3) {
 			var wr []byte
-			wr, key = b.bindWR(i, key, 64, remoteWrite)
+			wr, key = b.bindWR(i, key, 64, localRemoteWrite)
 			b.post(wr)
 			want(t, b.wait(b.cring), i, 0, bindMW)
 			a.post(a.sendWR(i, write, sendSignaled, mr.AddrOf(b.mem), uint64(key), 64))
