@@ -12,6 +12,9 @@ import (
 // defaultAckTimeout is the Local ACK Timeout in requests: 0.54 s, as in package roce.
 const defaultAckTimeout = 17
 
+// maxAckTimeout is the largest Local ACK Timeout, a field of 5 bits in the request.
+const maxAckTimeout = 31
+
 // connect sends a connection request, or asks for the datagram QP of a service.
 func (q *command) connect(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	p := q.in.connParam()

@@ -314,7 +314,7 @@ func (q *command) setOption(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	case optionAFOnly:
 		i.afOnly = value[0] != 0
 	case optionAckTimeout:
-		if value[0] > cm.MaxAckTimeout {
+		if value[0] > maxAckTimeout {
 			return nil, syscall.EINVAL
 		}
 		i.ackTimeout = value[0]

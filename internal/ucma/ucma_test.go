@@ -274,6 +274,7 @@ func TestErrors(t *testing.T) {
 	p.fails(syscall.EINVAL, cmdSetOption, enc(uint64(0), id, uint32(0), uint32(0), uint32(0)), 0)
 	p.fails(syscall.EFAULT, cmdSetOption, enc(uint64(0), id, uint32(0), uint32(0), uint32(1)), 0)
 	p.option(id, optionReuse, 1)
+	p.option(id, optionAckTimeout, maxAckTimeout)
 	p.do(cmdBindIP, enc(at, id), 0)
 	other := p.create(2, psTCP)
 	p.fails(syscall.EADDRINUSE, cmdBindIP, enc(at, other), 0)
