@@ -305,6 +305,25 @@ func (c *caller) Nonblocking() bool {
 	return false
 }
 
+// SetPosition sets the position of the open file description that the call is about.
+func (c *caller) SetPosition(pos int64) error {
+	p, err := unix.PidfdOpen(c.PID(), 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(p)
+	fd, err := unix.PidfdGetfd(p, int(int32(c.Args[0])), 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if !c.Valid() {
+		return unix.ESRCH
+	}
+	_, err = unix.Seek(fd, pos, unix.SEEK_SET)
+	return err
+}
+
 // Defer implements Caller.
 func (c *caller) Defer() func(int64, syscall.Errno) {
 	c.deferred = true

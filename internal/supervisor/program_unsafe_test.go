@@ -119,6 +119,8 @@ func use() int {
 		check(what, n == 42 && arg == ^uint64(0x0123456789abcdef), n, e, arg)
 	}
 	invert("ioctl", fd)
+	pos, err := unix.Seek(fd, 0, unix.SEEK_CUR)
+	check("position", pos == fakePosition, pos, err)
 	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), verbsIoctl, 8)
 	check("ioctl with a bad address", e == unix.EFAULT, e)
 	_, _, e = unix.Syscall(unix.SYS_IOCTL, 2, verbsIoctl, 0)

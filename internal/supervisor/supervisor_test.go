@@ -98,6 +98,9 @@ func (d *fakeDevice) Open(pid int) (File, error) {
 	return &fakeFile{d, fd, pid}, unix.Ftruncate(fd, 8192)
 }
 
+// fakePosition is the position of the file after an ioctl.
+const fakePosition = 77
+
 func (f *fakeFile) FD() int { return f.fd }
 
 func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
@@ -109,6 +112,9 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 		b[i] = ^b[i]
 	}
 	if err := c.WriteAt(b[:], arg); err != nil || c.PID() != f.pid {
+		return 0, unix.EIO
+	}
+	if err := c.(*caller).SetPosition(fakePosition); err != nil {
 		return 0, unix.EIO
 	}
 	return 42, 0

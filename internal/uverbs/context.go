@@ -43,6 +43,7 @@ type Context struct {
 	async   atomic.Pointer[channel]
 	chans   map[int]*channel // by the descriptor's number in the program
 
+	mute  bool  // doorbells fail; guarded by mu
 	watch int32 // of bells
 	bell  bell
 }

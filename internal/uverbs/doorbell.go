@@ -4,9 +4,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"sync"
 
+	"github.com/gorxe/gorxe/qp"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,6 +23,42 @@ const (
 	bellReads  = 64       // batches that are read one after the other
 	bellHole   = 64 << 10 // bytes of old doorbells after which their memory is freed
 )
+
+// Positioner is a Caller that can set the position of the open file description that the call is about.
+// With it, doorbells that are not intercepted fail if they would fail in the kernel.
+type Positioner interface {
+	Caller
+	SetPosition(pos int64) error
+}
+
+// setDoorbells makes doorbells fail with EINVAL if no queue pair of the context can send, as after
+// a reset, and ends that if one can. The kernel rejects writes of which the last byte would be
+// beyond the largest position. The caller holds mu.
+func (c *Context) setDoorbells(call Caller) {
+	s, ok := call.(Positioner)
+	if !ok {
+		return
+	}
+	mute := true
+	c.qps.Range(func(_, v any) bool {
+		mute = v.(*queuePair).inner.State() < qp.RTR
+		return mute
+	})
+	if mute == c.mute {
+		return
+	}
+	pos := int64(math.MaxInt64)
+	if !mute {
+		var st unix.Stat_t
+		if unix.Fstat(c.file.fd, &st) != nil {
+			return
+		}
+		pos = (st.Size + bellSize - 1) &^ (bellSize - 1) // after all earlier doorbells
+	}
+	if s.SetPosition(pos) == nil {
+		c.mute = mute
+	}
+}
 
 // bells notices doorbells in the files of contexts.
 type bells struct {

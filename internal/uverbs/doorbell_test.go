@@ -106,3 +106,42 @@ func TestDoorbellsWithoutEnd(t *testing.T) {
 	want(t, a.wait(a.cring), 1, 0, 1)
 	openProgram(t, a.dev).ctx.Close()
 }
+
+// positioner is a Caller that knows the program's open file.
+type positioner struct {
+	Caller
+	fd int
+}
+
+func (p positioner) SetPosition(pos int64) error {
+	_, err := unix.Seek(p.fd, pos, unix.SEEK_SET)
+	return err
+}
+
+// Doorbells that are not intercepted fail while no queue pair can send.
+func TestDoorbellAfterReset(t *testing.T) {
+	a, b := connected(t, 2, 64)
+	fd := a.openFile(t)
+	a.call = positioner{a.call, fd}
+	bell := enc(uint32(cmdPostSend), uint16(8), uint16(3), uint64(0), a.qp, uint32(0),
+		make([]byte, 8))
+	if err := a.call.(Positioner).SetPosition(DoorbellOffset); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(2) {
+		if !a.sq.post(a.sendWR(i, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 8)) {
+			t.Fatal("the send queue is full")
+		}
+		if n, err := unix.Write(fd, bell); n != len(bell) || err != nil {
+			t.Fatalf("Write() = %d, %v", n, err)
+		}
+		want(t, a.wait(a.cring), i, 0, 1)
+		a.modify(maskState, 0, nil, 0) // RESET
+		if _, err := unix.Write(fd, bell); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("doorbell after a reset = %v, want EINVAL", err)
+		}
+		b.modify(maskState, 0, nil, 0)
+		a.connect(b, 2)
+		b.connect(a, 2)
+	}
+}

@@ -46,7 +46,7 @@ type program struct {
 	t    testing.TB
 	dev  *Device
 	ctx  *Context
-	call self
+	call Caller
 	addr roce.GID
 }
 

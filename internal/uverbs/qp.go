@@ -312,10 +312,15 @@ func (c *Context) modifyQP(r *request) syscall.Errno {
 		return syscall.EIO
 	}
 	if mask&maskState != 0 && m.State == roce.StateReset {
-		return q.reset()
+		no := q.reset()
+		c.setDoorbells(r.call)
+		return no
 	}
 	if err := q.qp.Modify(&m, engineMask(mask)); err != nil {
 		return errno(err)
+	}
+	if c.mute {
+		c.setDoorbells(r.call)
 	}
 	c.dev.do(func() {}) // makes completions of a flush visible
 	q.attr.merge(&a, mask)
