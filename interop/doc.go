@@ -24,6 +24,7 @@
 //   - tools_test.go, perftest_test.go: stock tools.
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
 //   - run_test.go: stock programs under gorxe run, inside a guest.
+//   - pyverbs_test.go: rdma-core's test suite, on rxe and under gorxe run.
 //   - fuzz_test.go: gorxe fuzz against the kernel and against gorxe.
 //   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go, rftp_test.go: the transports
 //     against programs on plain verbs.

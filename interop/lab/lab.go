@@ -29,6 +29,7 @@ type Options struct {
 	Image  *image.Image
 	Guests int // 0 = 1
 	MTU    int // device MTU everywhere; 0 = MaxMTU
+	Memory int // of a guest in MiB; 0 = the default of package guest
 }
 
 // Lab is an Ethernet with gorxe's interface and guests. It is not safe for concurrent use, but its
@@ -127,7 +128,7 @@ func (g *Guest) boot(ctx context.Context) error {
 	}
 	g.VM, err = guest.Boot(ctx, guest.Config{
 		Image: g.lab.opts.Image, Name: fmt.Sprintf("rxe%d", g.id), Tap: tap, MAC: g.MAC,
-		MTU: g.lab.opts.MTU, Start: g.lab.bridge.Start,
+		MTU: g.lab.opts.MTU, Memory: g.lab.opts.Memory, Start: g.lab.bridge.Start,
 	})
 	if err != nil {
 		return err

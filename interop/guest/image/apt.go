@@ -106,7 +106,7 @@ func newSource(ctx context.Context, work, release string) (*source, error) {
 }
 
 // fetch downloads the packages of the recipe with their dependencies, as for an empty system, and
-// the kernel. It returns the folders of both.
+// the kernel, if it names one. It returns the folders of both.
 func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err error) {
 	debs, kernel = filepath.Join(work, "debs"), filepath.Join(work, "kernel")
 	for _, d := range []string{filepath.Join(debs, "partial"), kernel} {
@@ -131,6 +131,9 @@ func fetch(ctx context.Context, work string, s *spec) (debs, kernel string, err 
 		"-o", "Dir::Cache::pkgcache=", "-o", "Dir::Cache::srcpkgcache=")
 	if err := apt(ctx, "", append(closure, s.packages...)...); err != nil {
 		return "", "", err
+	}
+	if s.kernel == "" {
+		return debs, "", nil
 	}
 	version, err := from.newestKernel(ctx, s.kernel)
 	if err != nil {

@@ -48,16 +48,7 @@ func Get(ctx context.Context, o Options) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return nil, fmt.Errorf("%w: no folder for the guest image: set HOME or XDG_CACHE_HOME (%w)",
-			ErrHost, err)
-	}
-	dir := filepath.Join(cache, "gorxe-interop")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	unlock, err := lock(filepath.Join(dir, "lock"))
+	dir, unlock, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +65,21 @@ func Get(ctx context.Context, o Options) (*Image, error) {
 		}
 	}
 	return overlay(ctx, base, &o)
+}
+
+// cacheDir returns the folder of images and locks it.
+func cacheDir() (dir string, unlock func(), err error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: no folder for guest images: set HOME or XDG_CACHE_HOME (%w)",
+			ErrHost, err)
+	}
+	dir = filepath.Join(cache, "gorxe-interop")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", nil, err
+	}
+	unlock, err = lock(filepath.Join(dir, "lock"))
+	return dir, unlock, err
 }
 
 func lock(path string) (func(), error) {

@@ -11,4 +11,5 @@
 //   - spec.go: the recipe.
 //   - build.go: the steps.
 //   - peers.go, kernel.go, apt.go, sysroot.go, modules.go, cpio.go: each of them.
+//   - tree.go: rdma-core's test suite.
 package image
