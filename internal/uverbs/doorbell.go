@@ -24,8 +24,8 @@ const (
 	bellHole   = 64 << 10 // bytes of old doorbells after which their memory is freed
 )
 
-// Positioner is a Caller that can set the position of the open file description that the call is about.
-// With it, doorbells that are not intercepted fail if they would fail in the kernel.
+// Positioner is a Caller that can set the position of the open file description that the call is
+// about. With it, doorbells that are not intercepted fail if they would fail in the kernel.
 type Positioner interface {
 	Caller
 	SetPosition(pos int64) error
