@@ -17,6 +17,7 @@ import (
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/perf"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/ping"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/pingpong"
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/ps"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/recv"
 	runcommand "github.com/gorxe/gorxe/cmd/gorxe/internal/run"
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/send"
@@ -57,7 +58,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.Annotations = map[string]string{cli.VersionKey: build().Version}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
-		demo.Command(), up.Command(), devices.Command(), ping.Command(), perf.Command(),
+		demo.Command(), up.Command(), ps.Command(), ps.TopCommand(), devices.Command(), ping.Command(), perf.Command(),
 		pingpong.Command(), runcommand.Command(), send.Command(), recv.Command(), bench.Command(), sim.Command(),
 		statusbyte.Command(), flow.Command(),
 		dump.Command(), fuzz.Command(), versionCommand(),

@@ -24,8 +24,9 @@ const (
 	MaxQPs = 200
 	// maxAllQPs is the largest number of queue pairs of all programs.
 	maxAllQPs = 4096
-	// maxName is the longest name of a program, in bytes.
+	// maxName and maxText are the longest name of a program and the longest other text, in bytes.
 	maxName = 64
+	maxText = 512
 )
 
 // body is the JSON of a report.
@@ -52,7 +53,7 @@ var counterNames = func() map[string]bool {
 
 // program decodes a report. free is how many queue pairs it may have.
 func (r *Report) program(free int) Program {
-	p := Program{Slot: r.Slot, PID: r.PID, UID: r.UID, Name: Printable(r.Name), Joined: r.Joined.UTC(),
+	p := Program{Slot: r.Slot, PID: r.PID, UID: r.UID, Name: printable(r.Name, maxName), Joined: r.Joined.UTC(),
 		Counters: map[string]uint64{}, QPs: []QP{}}
 	if len(r.Body) == 0 {
 		p.Error = errSilent.Error()
@@ -105,10 +106,10 @@ func word(s string) string {
 	return s
 }
 
-// Printable returns s with at most maxName bytes, and "?" for each byte that is not printable
-// ASCII, which could control a terminal.
-func Printable(s string) string {
-	b := []byte(s[:min(len(s), maxName)])
+// printable returns at most limit bytes of s, with "?" for each byte that is not printable ASCII,
+// which could control a terminal.
+func printable(s string, limit int) string {
+	b := []byte(s[:min(len(s), limit)])
 	for i, c := range b {
 		if c < ' ' || c > '~' {
 			b[i] = '?'

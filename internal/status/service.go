@@ -2,6 +2,7 @@ package status
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/service"
@@ -51,7 +52,29 @@ func Read(path string) (*Snapshot, error) {
 	}
 	s := new(Snapshot)
 	if err := json.Unmarshal(b, s); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("the node service at %s sends a status that cannot be read: %w", path,
+			err)
 	}
+	s.clean()
 	return s, nil
+}
+
+// clean makes all text of a snapshot of another process printable.
+func (s *Snapshot) clean() {
+	d := &s.Device
+	for _, text := range []*string{&s.Version, &s.Socket, &d.Name, &d.Datapath, &d.Note, &d.Port,
+		&d.PortReason, &d.MAC} {
+		*text = printable(*text, maxText)
+	}
+	for i := range d.Addresses {
+		d.Addresses[i].Addr = d.Addresses[i].Addr.WithZone("") // which may be any text
+	}
+	for i := range s.Programs {
+		p := &s.Programs[i]
+		p.Name, p.Error = printable(p.Name, maxName), printable(p.Error, maxText)
+		for j := range p.QPs {
+			q := &p.QPs[j]
+			q.Type, q.State = word(q.Type), word(q.State)
+		}
+	}
 }

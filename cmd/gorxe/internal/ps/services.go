@@ -1,0 +1,45 @@
+package ps
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/internal/status"
+)
+
+// services finds node services.
+type services struct{ socket string }
+
+func (s *services) register(fs *pflag.FlagSet) {
+	fs.StringVar(&s.socket, "socket", "",
+		"socket of a node service (default: all at the standard paths)")
+}
+
+// read returns the state of all services. Without --socket, it ignores sockets at which no service
+// answers or that this user may not open, and there may be no services.
+func (s *services) read() (list []*status.Snapshot, err error) {
+	if s.socket != "" {
+		one, err := status.Read(s.socket)
+		if err != nil {
+			return nil, fmt.Errorf("%w: check --socket, or start a service (gorxe up)", err)
+		}
+		return []*status.Snapshot{one}, nil
+	}
+	list = []*status.Snapshot{}
+	for _, path := range service.Sockets() {
+		one, err := status.Read(path)
+		switch {
+		case err == nil:
+			list = append(list, one)
+		case !errors.Is(err, service.ErrNone):
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// none is what the commands print if there are no services.
+const none = "No node service answers. Start one with gorxe up, or name its socket with --socket."
