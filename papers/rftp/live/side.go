@@ -108,7 +108,7 @@ func (s *Side) overRDMA(ctx context.Context, role string, out io.Writer) (r resu
 	if err != nil {
 		return r, cli.Usage(err)
 	}
-	port, err := xdp.Open(s.Iface, xdp.Options{})
+	port, err := xdp.Open(s.Iface, xdp.Options{Runs: true})
 	if err != nil {
 		return r, err
 	}
