@@ -7,9 +7,9 @@ import "github.com/gorxe/gorxe/roce"
 // fills them until the NIC reads them, on both sides: the source uses the block and the credit next
 // that it got last. On a long path, the windows of the QPs are large, and so is the backlog.
 const (
-	firstBacklog = 16 << 20 // bytes, before the windows are known
-	minBacklog   = 4        // blocks
-	spareBlocks  = 2        // of each QP, beyond its window
+	firstBacklog = 4 << 20 // bytes, before the windows are known
+	minBacklog   = 4       // blocks
+	spareBlocks  = 2       // of each QP, beyond its window
 )
 
 // setBacklog limits the queue of the source to the given bytes, and spare blocks.

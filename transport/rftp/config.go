@@ -29,7 +29,7 @@ const (
 
 // Defaults of Config.
 const (
-	DefaultBlockSize = 1 << 20
+	DefaultBlockSize = 256 << 10
 	DefaultPool      = 64 << 20
 	DefaultSessions  = core.DefaultSessions
 	DefaultSilence   = time.Duration(core.DefaultSilence)

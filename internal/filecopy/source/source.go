@@ -22,12 +22,12 @@ const (
 	// smallTogether is the number of small files that a reader takes from the queue at a time.
 	smallTogether = 16
 	// readAhead is the number of blocks of one file that are read at the same time.
-	readAhead = 3
+	readAhead = 8
 	// window is the number of entries that may be announced before the sink has finished them.
 	window = 16384
 	// smallParts and maxSmall bound the size of files that share a block: a fraction of the block,
 	// and bytes.
-	smallParts = 4
+	smallParts = 2
 	maxSmall   = 128 << 10
 )
 
