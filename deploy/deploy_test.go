@@ -30,30 +30,55 @@ type object struct {
 		PodSelector struct{ MatchLabels map[string]string }
 		Template    struct {
 			Metadata struct{ Labels map[string]string }
-			Spec     struct {
-				HostNetwork     bool
-				SecurityContext struct {
-					RunAsNonRoot bool
-					RunAsUser    int
-				}
-				Containers []struct {
-					Name            string
-					Args            []string
-					SecurityContext struct {
-						ReadOnlyRootFilesystem   bool
-						AllowPrivilegeEscalation *bool
-						SeccompProfile           struct{ Type string }
-						Capabilities             struct{ Add, Drop []string }
-					}
-					VolumeMounts []struct{ Name, MountPath, SubPath string }
-				}
-				Volumes []struct {
-					Name                  string
-					PersistentVolumeClaim struct{ ClaimName string }
-				}
-			}
+			Spec     podSpec
 		}
+		podSpec // of a Pod
 	}
+}
+
+// podSpec describes a pod.
+type podSpec struct {
+	HostNetwork     bool
+	SecurityContext struct {
+		RunAsNonRoot bool
+		RunAsUser    int
+	}
+	Containers []container
+	Volumes    []struct {
+		Name                  string
+		PersistentVolumeClaim struct{ ClaimName string }
+		HostPath              *struct{ Path string }
+		EmptyDir              *struct{}
+	}
+}
+
+// container describes a container of a pod.
+type container struct {
+	Name            string
+	Image           string
+	Args            []string
+	SecurityContext struct {
+		ReadOnlyRootFilesystem   bool
+		AllowPrivilegeEscalation *bool
+		SeccompProfile           struct{ Type string }
+		Capabilities             struct{ Add, Drop []string }
+	}
+	ReadinessProbe struct{ Exec struct{ Command []string } }
+	VolumeMounts   []struct {
+		Name, MountPath, SubPath string
+		ReadOnly                 bool
+	}
+}
+
+// pod returns the description of an object's pods, nil if it has none.
+func (o *object) pod() *podSpec {
+	switch o.Kind {
+	case "Deployment", "DaemonSet":
+		return &o.Spec.Template.Spec
+	case "Pod":
+		return &o.Spec.podSpec
+	}
+	return nil
 }
 
 // The schemas.
@@ -163,17 +188,17 @@ func TestManifests(t *testing.T) {
 			t.Errorf("%s: no pod has the labels %v", o.Metadata.Name,
 				o.Spec.PodSelector.MatchLabels)
 		}
-		if o.Kind != "Deployment" {
+		pod := o.pod()
+		if pod == nil {
 			continue
 		}
 		if fmt.Sprint(o.Spec.Selector.MatchLabels) != fmt.Sprint(o.Spec.Template.Metadata.Labels) {
 			t.Errorf("%s: the selector does not choose its own pods", o.Metadata.Name)
 		}
-		pod := o.Spec.Template.Spec
 		volumes := map[string]bool{}
 		for _, v := range pod.Volumes {
 			volumes[v.Name] = true
-			if !claims[o.Metadata.Namespace+"/"+v.PersistentVolumeClaim.ClaimName] {
+			if v.HostPath == nil && v.EmptyDir == nil && !claims[o.Metadata.Namespace+"/"+v.PersistentVolumeClaim.ClaimName] {
 				t.Errorf("%s: there is no claim %q", o.Metadata.Name,
 					v.PersistentVolumeClaim.ClaimName)
 			}
@@ -201,6 +226,51 @@ func TestManifests(t *testing.T) {
 	}
 }
 
+// The service and the program of the example use the same socket, in the same folder of the node.
+func TestServiceManifests(t *testing.T) {
+	const folder, socket = "/run/gorxe", "/run/gorxe/eth0.sock"
+	found := map[string]container{}
+	for _, o := range manifests(t) {
+		role := o.Metadata.Labels["role"]
+		if role != "service" && role != "program" {
+			continue
+		}
+		pod := o.pod()
+		c := pod.Containers[0]
+		found[role] = c
+		if v := pod.Volumes[0]; v.HostPath == nil || v.HostPath.Path != folder {
+			t.Errorf("%s: volume %+v, want the folder %s of the node", role, v, folder)
+		}
+		if m := c.VolumeMounts[0]; m.MountPath != folder || m.ReadOnly != (role == "program") {
+			t.Errorf("%s mounts %+v", role, m)
+		}
+		if !slices.Contains(c.Args, socket) {
+			t.Errorf("%s: arguments %q, want %s", role, c.Args, socket)
+		}
+		if pod.HostNetwork != (role == "service") {
+			t.Errorf("%s: hostNetwork is %v", role, pod.HostNetwork)
+		}
+	}
+	if len(found) != 2 {
+		t.Fatalf("found %v, want the service and a program", found)
+	}
+	if args := found["service"].Args; args[0] != "up" || args[1]+".sock" != filepath.Base(socket) {
+		t.Errorf("the service's arguments are %q", args)
+	}
+	if probe := found["service"].ReadinessProbe.Exec.Command; !slices.Equal(probe,
+		[]string{"/gorxe", "ps", "--socket", socket}) {
+		t.Errorf("the service's readiness probe is %q", probe)
+	}
+	text, err := os.ReadFile("Containerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	target, _, _ := strings.Cut(strings.TrimPrefix(found["program"].Image, "gorxe-"), ":")
+	if !bytes.Contains(text, []byte(" AS "+target+"\n")) {
+		t.Errorf("Containerfile has no target %q", target)
+	}
+}
+
 // The schemas reject what Kubernetes or compose would reject.
 func TestSchemaRefuses(t *testing.T) {
 	for _, c := range []struct {
@@ -217,6 +287,15 @@ func TestSchemaRefuses(t *testing.T) {
 		}},
 		{"kubernetes/consumers.yaml", kubernetes,
 			[][2]string{{"[Ingress, Egress]", "[Ingres, Egress]"}, {"podSelector:", "selector:"}}},
+		{"kubernetes/service.yaml", kubernetes, [][2]string{
+			{"kind: DaemonSet", "kind: DaemonSets"}, {"type: RollingUpdate", "type: Recreate"},
+			{"path: /run/gorxe", "path: run"}, {"DirectoryOrCreate", "DirectoryOrMake"},
+			{"readinessProbe:", "readyProbe:"}, {"periodSeconds: 10", "periodSeconds: 10s"},
+		}},
+		{"kubernetes/pod.yaml", kubernetes, [][2]string{
+			{"restartPolicy: Never", "restartPolicy: No"}, {"kind: Pod", "kind: Job"},
+			{"apiVersion: v1", "apiVersion: apps/v1"}, {"readOnly: true", "readonly: true"},
+		}},
 		{"compose.yaml", compose, [][2]string{
 			{"services:", "service:"}, {"    image: gorxe:latest\n", ""},
 			{"command: [\"statusbyte\"", "comand: [\"statusbyte\""},

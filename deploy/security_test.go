@@ -20,19 +20,25 @@ var capabilities = []string{"NET_ADMIN", "NET_RAW", "BPF", "IPC_LOCK"}
 // user is the user of the image.
 const user = 65532
 
-// Pods run without root. The receiver has the capabilities that it needs, consumers have none.
+// Pods run without root, except the service, which becomes another user itself. The receiver and
+// the service have the capabilities that they need, other pods have none.
 func TestManifestPrivileges(t *testing.T) {
 	for _, o := range manifests(t) {
-		if o.Kind != "Deployment" {
+		pod := o.pod()
+		if pod == nil {
 			continue
 		}
-		name, pod := o.Metadata.Name, o.Spec.Template.Spec
-		if s := pod.SecurityContext; !s.RunAsNonRoot || s.RunAsUser != user {
+		name, role := o.Metadata.Name, o.Metadata.Labels["role"]
+		root := role == "service"
+		if s := pod.SecurityContext; s.RunAsNonRoot == root || (s.RunAsUser == user) == root {
 			t.Errorf("%s: securityContext %+v, want user %d", name, s, user)
 		}
 		var want []string
-		if o.Metadata.Labels["role"] == "receiver" {
+		switch role {
+		case "receiver":
 			want = capabilities
+		case "service":
+			want = append(slices.Clone(capabilities), "SETUID", "SETGID", "CHOWN")
 		}
 		for _, c := range pod.Containers {
 			s := c.SecurityContext
@@ -42,7 +48,7 @@ func TestManifestPrivileges(t *testing.T) {
 			}
 			// File capabilities may need the permission to gain privileges.
 			if s.AllowPrivilegeEscalation == nil ||
-				*s.AllowPrivilegeEscalation != (want != nil) || !s.ReadOnlyRootFilesystem ||
+				*s.AllowPrivilegeEscalation != (role == "receiver") || !s.ReadOnlyRootFilesystem ||
 				s.SeccompProfile.Type != "RuntimeDefault" {
 				t.Errorf("%s: securityContext %+v", name, s)
 			}
@@ -128,8 +134,10 @@ func TestUnit(t *testing.T) {
 		"ProtectClock": "yes", "ProtectHostname": "yes", "ProtectKernelLogs": "yes",
 		"ProtectKernelModules": "yes", "ProtectKernelTunables": "yes",
 		"ProtectControlGroups":    "yes",
-		"RestrictAddressFamilies": "AF_INET AF_INET6 AF_NETLINK AF_XDP",
-		"RestrictNamespaces":      "yes", "RestrictRealtime": "yes", "RestrictSUIDSGID": "yes",
+		"RestrictAddressFamilies": "AF_INET AF_INET6 AF_NETLINK AF_UNIX AF_XDP",
+		"Type":                    "notify", "User": "gorxe", "RuntimeDirectory": "gorxe",
+		"RuntimeDirectoryMode": "0755", "RuntimeDirectoryPreserve": "yes",
+		"RestrictNamespaces": "yes", "RestrictRealtime": "yes", "RestrictSUIDSGID": "yes",
 		"LockPersonality": "yes", "MemoryDenyWriteExecute": "yes", "UMask": "0077",
 		"SystemCallArchitectures": "native",
 	} {
