@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -181,5 +182,34 @@ func TestPageIsSelfContained(t *testing.T) {
 			strings.Contains(text, "https://") || strings.Contains(text, "innerHTML") {
 			t.Errorf("%s refers to other hosts, or is empty:\n%.300s", path, body)
 		}
+	}
+}
+
+// docs/monitoring.md describes each metric that is neither a counter of a device nor of a queue
+// pair.
+func TestDocumentedMetrics(t *testing.T) {
+	text, err := os.ReadFile("../../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := newServer(t)
+	_, _, body := get(t, base+"/metrics")
+	counters := map[string]bool{}
+	for _, c := range counterMetrics {
+		counters[namespace+c.Name], counters[namespace+c.Name+"_total"] = true, true
+	}
+	n := 0
+	for l := range strings.Lines(body) {
+		rest, ok := strings.CutPrefix(l, "# HELP ")
+		name, _, _ := strings.Cut(rest, " ")
+		if !ok || counters[name] || strings.HasPrefix(name, namespace+"qp_") {
+			continue
+		}
+		if n++; !strings.Contains(string(text), "| `"+name+"` |") {
+			t.Errorf("docs/monitoring.md does not describe %s", name)
+		}
+	}
+	if documented := strings.Count(string(text), "\n| `gorxe_"); documented != n {
+		t.Errorf("docs/monitoring.md describes %d metrics, want %d", documented, n)
 	}
 }
