@@ -39,6 +39,8 @@ type Port struct {
 	mads  int           // see Provided; 0: there is none
 	some  bool          // mads may have frames
 
+	foreign int // received packets of other slots
+
 	hot   int   // the socket that had packets last
 	alone int   // calls of Receive
 	most  int   // messages that the next system call may receive

@@ -26,6 +26,9 @@ type Provider interface {
 	Open(a netip.Addr) (fd int, err error)
 	// Closed says that the Port has closed the socket of an address.
 	Closed(a netip.Addr)
+	// Mixed says that runs have packets of several slots, because the kernel has merged received
+	// packets (GRO), so that packets get lost. It does not block.
+	Mixed()
 	// Resolve is that of driver.Network.
 	Resolve(ctx context.Context, src, dst netip.Addr) (driver.Hop, error)
 	// Close releases everything. Calls in progress return driver.ErrClosed.

@@ -194,6 +194,9 @@ func (p *Port) deliver(s *socket, i int, slot uint32, length int, m *incoming, k
 	if p.slot != 0 && !s.group && p.rx.slot(slot)[headroom+destSlot] != p.slot {
 		p.rx.free = append(p.rx.free, slot)
 		p.stats.RxDropped++
+		if p.foreign++; p.foreign%reportMixed == 0 {
+			p.net.from.Mixed()
+		}
 		return
 	}
 	b := p.frame(s, i, p.rx.slot(slot)[:headroom+length], m, uint16(k))
@@ -201,6 +204,9 @@ func (p *Port) deliver(s *socket, i int, slot uint32, length int, m *incoming, k
 	p.stats.RxFrames++
 	p.stats.RxBytes += uint64(len(b))
 }
+
+// reportMixed is the number of lost packets of other slots after which the Provider should act.
+const reportMixed = 16
 
 // destSlot is the offset of the top byte of the destination QPN in the BTH.
 const destSlot = 5

@@ -34,7 +34,8 @@ type client struct {
 	last    uint64 // ID of a request
 	waiting map[uint64]chan response
 	wills   map[uint32][]byte // to be sent
-	kick    chan struct{}     // there are wills
+	kick    chan struct{}     // there are wills, or mixed is set
+	mixed   bool
 }
 
 // response is a response with its descriptor, or -1.
@@ -274,7 +275,18 @@ func (c *client) setWill(key uint32, b []byte) {
 	}
 }
 
-// sendWills sends wills until the connection ends.
+// Mixed implements udp.Provider.
+func (c *client) Mixed() {
+	c.mu.Lock()
+	c.mixed = true
+	c.mu.Unlock()
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+// sendWills sends wills, and what Mixed says, until the connection ends.
 func (c *client) sendWills() {
 	for {
 		select {
@@ -285,7 +297,13 @@ func (c *client) sendWills() {
 		c.mu.Lock()
 		list := c.wills
 		c.wills = map[uint32][]byte{}
+		mixed := c.mixed
+		c.mixed = false
 		c.mu.Unlock()
+		if mixed && c.w.send(&message{Op: opMixed}, -1) != nil {
+			c.end()
+			return
+		}
 		for key, b := range list {
 			if c.w.send(&message{Op: opWill, Key: key, Frame: b}, -1) != nil {
 				c.end()

@@ -152,6 +152,9 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 		g = &group{addr: a}
 		s.groups[a] = g
 	}
+	if s.unmerged {
+		_ = dontMerge(base)
+	}
 	if err := g.rebase(base); err != nil {
 		return -1, err
 	}
@@ -162,8 +165,33 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 		fd, err = g.open(slot, s.index)
 		return err
 	})
+	if err == nil && s.unmerged {
+		_ = dontMerge(fd)
+	}
 	return fd, err
 }
+
+// unmerge makes the kernel deliver packets as they arrive, without merging them to runs, because it
+// also merges packets of different slots, which then get lost. Packets that never leave this host
+// are not merged.
+func (s *Server) unmerge() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unmerged || !slices.ContainsFunc(s.state.Addrs,
+		func(p netip.Prefix) bool { return !p.Addr().IsLoopback() }) {
+		return
+	}
+	s.unmerged = true
+	for _, g := range s.groups {
+		for _, m := range g.socks {
+			if m.fd >= 0 {
+				_ = dontMerge(m.fd)
+			}
+		}
+	}
+}
+
+func dontMerge(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, 0) }
 
 // closeSocket closes the socket of a slot at an address, which the member has closed.
 func (s *Server) closeSocket(slot uint8, a netip.Addr) {

@@ -2,17 +2,22 @@ package service_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"net/netip"
 	"slices"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp/veth"
@@ -131,8 +136,8 @@ func TestAddressChanges(t *testing.T) {
 		}))
 	}
 	has := func() bool {
-		return slices.ContainsFunc(a.port.Addrs(),
-			func(p netip.Prefix) bool { return p.Addr() == extra.Addr() })
+		return slices.ContainsFunc(a.dev.GIDs(),
+			func(g roce.GIDEntry) bool { return g.GID == roce.GIDFromAddr(extra.Addr()) })
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -156,6 +161,87 @@ func TestAddressChanges(t *testing.T) {
 		must(t, b.dev.Close())
 		change(func(l netlink.Link, x *netlink.Addr) error { return netlink.AddrDel(l, x) })
 		eventually(t, "the member does not have the address", func() bool { return !has() })
+	}
+}
+
+// ethtool changes a setting of an interface in the network namespace of the calling thread.
+func ethtool(iface string, command, value uint32) error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	arg := struct{ command, value uint32 }{command, value}
+	req := struct {
+		name [unix.IFNAMSIZ]byte
+		data unsafe.Pointer
+		_    [16]byte
+	}{data: unsafe.Pointer(&arg)}
+	copy(req.name[:], iface)
+	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL,
+		uintptr(unsafe.Pointer(&req)))
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// When the kernel merges packets of several members, the service ends that, so that no more are
+// lost.
+func TestMergedPackets(t *testing.T) {
+	const sgro, stxcsum = 0x2c, 0x17 // ETHTOOL_SGRO, ETHTOOL_STXCSUM
+	h, pair := newPair(t)
+	must(t, pair.A.Do(func() error { return ethtool(pair.A.Iface, sgro, 1) }))
+	// The sender's kernel cuts the run, and the packets arrive together.
+	must(t, pair.B.Do(func() error { return ethtool(pair.B.Iface, stxcsum, 0) }))
+	var fd int
+	must(t, pair.B.Do(func() error {
+		l, err := udpmsg.Listen(pair.B.IPv4.Addr(), pair.B.Index, false)
+		fd = l.FD
+		return err
+	}))
+	defer unix.Close(fd)
+	var ports [2]*service.MemberPort
+	for i := range ports {
+		p, err := service.Join(h.Path(), service.JoinOptions{})
+		must(t, err)
+		defer p.Close()
+		ports[i] = p
+	}
+	const size, packets = 200, 16
+	run := make([]byte, size*packets)
+	for k := range packets {
+		run[k*size+5] = ports[k%2].Slot()
+	}
+	oob := make([]byte, unix.CmsgSpace(2))
+	c := (*unix.Cmsghdr)(unsafe.Pointer(&oob[0]))
+	c.Level, c.Type = unix.SOL_UDP, unix.UDP_SEGMENT
+	c.SetLen(unix.CmsgLen(2))
+	binary.NativeEndian.PutUint16(oob[unix.CmsgLen(0):], size)
+	to := &unix.SockaddrInet4{Port: bth.Port, Addr: pair.A.IPv4.Addr().As4()}
+	eventually(t, "all packets of a run arrive", func() bool {
+		for _, p := range ports {
+			drain(p)
+		}
+		must(t, unix.Sendmsg(fd, run, oob, to, 0))
+		n := 0
+		for i := 0; i < 20 && n < packets; i++ {
+			_ = ports[i%2].Wait(5 * time.Millisecond)
+			n += drain(ports[i%2])
+		}
+		return n == packets
+	})
+}
+
+// drain receives all packets of a port and returns their number.
+func drain(p driver.Port) (n int) {
+	var bufs [64]driver.Buf
+	for {
+		k := p.Receive(bufs[:])
+		p.Release(bufs[:k])
+		if n += k; k == 0 {
+			return n
+		}
 	}
 }
 

@@ -60,6 +60,7 @@ const (
 	opListen   = "listen"
 	opUnlisten = "unlisten"
 	opWill     = "will"
+	opMixed    = "mixed"  // runs have packets of several slots
 	opReport   = "report" // event: the server asks; request: the member answers
 	opStatus   = "status"
 	evState    = "state" // event: the network has changed

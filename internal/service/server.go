@@ -51,6 +51,7 @@ type Server struct {
 	groups   map[netip.Addr]*group
 	state    netState // told to members
 	reports  uint64   // requests for reports
+	unmerged bool     // see unmerge
 	forwards struct {
 		sync.Mutex
 		listeners []listener

@@ -121,6 +121,9 @@ func (n *session) handle(m *message, fd int) error {
 	case m.Op == opWill:
 		n.wills.set(m.Key, m.Frame)
 		return nil
+	case m.Op == opMixed:
+		n.s.unmerge()
+		return nil
 	case m.Op == opSocket:
 		out, keep, err = n.socket(m.Addr)
 	case m.Op == opClose:

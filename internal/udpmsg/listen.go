@@ -58,8 +58,8 @@ func Listen(a netip.Addr, index int, shared bool) (l Listener, err error) {
 func Adopt(fd int) Listener {
 	growBuffer(fd)
 	l := Listener{FD: fd}
-	gro, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
-	l.Runs = err == nil && gro == 1
+	_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
+	l.Runs = err == nil // kernels from 5.0 on
 	l.Buffer, _ = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
 	return l
 }
