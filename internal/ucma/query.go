@@ -125,6 +125,9 @@ func (q *command) initQPAttr(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 		if !ok {
 			return nil, syscall.EINVAL
 		}
+		if i.ackTimeout != 0 { // the program's choice precedes the negotiated one
+			c.Timeout = i.ackTimeout
+		}
 		a.set(s, &c, i)
 	default:
 		return nil, syscall.EINVAL

@@ -66,6 +66,10 @@ func TestConnection(t *testing.T) {
 	if got := a.qpAttrs(active, 3)[135]; got != 5 {
 		t.Errorf("retry_cnt = %d, want 5", got)
 	}
+	a.option(active, optionAckTimeout, 21)
+	if got := a.qpAttrs(active, 3)[134]; got != 21 {
+		t.Errorf("timeout = %d, want the option's 21", got)
+	}
 	a.ready(active)
 	if e := b.next(eventEstablished); e.uid != 3 || e.id != passive {
 		t.Errorf("ESTABLISHED of uid %d, id %d, want 3 and %d", e.uid, e.id, passive)

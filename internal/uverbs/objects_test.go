@@ -186,6 +186,63 @@ func TestSharedReceiveQueue(t *testing.T) {
 	}
 }
 
+// Receives that are in an SRQ survive its resize.
+func TestResizeSRQ(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(2, 4096), p[1].setup(2, 4096)
+	out, info := b.do(cmdCreateSRQ, enc(uint64(0), uint64(99), b.pd, uint32(10), uint32(1),
+		uint32(0)), 16, 24)
+	srq := le.Uint32(out)
+	b.rq = b.mmap(info)
+	out, _ = b.do(cmdCreateQP, enc(uint64(0), uint64(7), b.pd, b.cq, b.cq, srq, uint32(20),
+		uint32(0), uint32(2), uint32(0), uint32(64), uint8(0), uint8(2), uint8(1), uint8(0)), 32,
+		32)
+	b.qp, b.qpn = le.Uint32(out), le.Uint32(out[4:])
+	a.connect(b, 2)
+	b.connect(a, 2)
+	next := b.mem[4000:4016]
+	resize := func(depth uint32) syscall.Errno {
+		_, no := b.ioctl(objectDevice, methodInvokeWrite,
+			iattr{id: attrCoreIn, in: enc(srq, uint32(srqMaxWR), depth, uint32(0))},
+			iattr{id: attrUHWIn, in: enc(mr.AddrOf(next))},
+			iattr{id: attrWriteCmd, in: enc(uint32(cmdModifySRQ))})
+		return no
+	}
+	receive := func(id uint64) {
+		t.Helper()
+		fill(a.mem[:100], byte(id))
+		a.post(a.sendWR(1, 2, sendSignaled, 0, 0, 100))
+		want(t, b.wait(b.cring), id, 0, 128)
+		want(t, a.wait(a.cring), 1, 0, 0)
+		if !bytes.Equal(a.mem[:100], b.mem[id*100:][:100]) {
+			t.Errorf("receive %d has other bytes", id)
+		}
+	}
+	for i := range 10 {
+		b.postRecv(uint64(i), i*100, 100)
+	}
+	for i := range uint64(4) {
+		receive(i)
+	}
+	if no := resize(3); no != syscall.EINVAL {
+		t.Errorf("MODIFY_SRQ to 3 with 6 receives = %v, want EINVAL", no)
+	}
+	if no := resize(100); no != 0 {
+		t.Fatalf("MODIFY_SRQ = %v", no)
+	}
+	b.rq = b.mmap(next)
+	for i := 10; i < 30; i++ {
+		b.postRecv(uint64(i), i*100, 100)
+	}
+	for i := uint64(4); i < 30; i++ {
+		receive(i)
+	}
+	out, _ = b.do(cmdQuerySRQ, enc(uint64(0), srq, uint32(0)), 16, 0)
+	if n := le.Uint32(out); n < 100 {
+		t.Errorf("max_wr = %d, want at least 100", n)
+	}
+}
+
 // A program that dies leaves peers that see errors, not a hang.
 func TestClose(t *testing.T) {
 	a, b := connected(t, 2, 4096)

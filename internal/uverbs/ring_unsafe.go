@@ -93,3 +93,17 @@ func (r *ring) move(to *ring) bool {
 	}
 	return true
 }
+
+// moveWaiting copies the elements that the program has produced, and that were not consumed, to an
+// empty ring. It returns false if they do not fit.
+func (r *ring) moveWaiting(to *ring) bool {
+	n := r.waiting()
+	if n > to.mask {
+		return false
+	}
+	for i := range n {
+		copy(to.slot(i), r.slot(r.index+i))
+	}
+	to.word(ringProducer).Store(n)
+	return true
+}

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/abi"
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
@@ -132,14 +133,58 @@ func (c *Context) modifySRQ(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	mask, _, limit := r.in.U32(), r.in.U32(), r.in.U32()
-	switch {
-	case mask&^srqLimit != 0 || mask == 0:
-		return syscall.EINVAL
-	case int(limit) > q.ring.depth():
+	mask, depth, limit := r.in.U32(), r.in.U32(), r.in.U32()
+	if mask&^(srqMaxWR|srqLimit) != 0 || mask == 0 {
 		return syscall.EINVAL
 	}
-	q.limit.Store(limit)
+	if mask&srqMaxWR == 0 {
+		depth = uint32(q.ring.depth())
+	}
+	if mask&srqLimit == 0 {
+		limit = q.limit.Load()
+	}
+	if depth < 1 || depth > maxQueue || limit > depth {
+		return syscall.EINVAL
+	}
+	if mask&srqMaxWR != 0 {
+		if no := q.resize(r, int(depth)); no != 0 {
+			return no
+		}
+	}
+	if mask&srqLimit != 0 {
+		q.limit.Store(limit)
+	}
+	return 0
+}
+
+// resize moves the receives to a ring of another size. The provider passes the address where it
+// expects the struct mminfo of the new ring.
+func (q *sharedQueue) resize(r *request, depth int) syscall.Errno {
+	if len(r.driver.B) < 8 {
+		return syscall.EINVAL
+	}
+	f := q.c.file
+	next, err := newRing(f, depth, rqSGEs+int(q.maxSGE)*sgeSize)
+	if err != nil {
+		return errno(err)
+	}
+	var info abi.Encoder
+	putRing(&info, next)
+	if r.call.WriteAt(info.B, r.driver.U64()) != nil {
+		f.release(next.part)
+		return syscall.EFAULT
+	}
+	old, moved := q.ring, false
+	q.c.dev.do(func() {
+		if moved = old.moveWaiting(next); moved {
+			q.ring = next
+		}
+	})
+	if !moved {
+		f.release(next.part)
+		return syscall.EINVAL
+	}
+	f.release(old.part)
 	return 0
 }
 
