@@ -71,6 +71,9 @@ func (q *QP) received(p *bth.Packet, op WCOpcode, n uint32) {
 	}
 	if q.typ == UD {
 		wc.Flags, wc.SrcQP = wc.Flags|WCGRH, p.DETH().SrcQP()
+		if len(p.NetHeader) < GRHLen { // RoCEv2 annex A17.4.5.1
+			wc.Flags |= WCIPv4
+		}
 	}
 	solicited := p.BTH.Solicited()
 	if solicited {

@@ -256,6 +256,7 @@ const (
 	WCWithInv                       // InvKey was invalidated
 	WCGRH                           // the first 40 bytes received are the network header
 	WCSolicited                     // the sender requested an event
+	WCIPv4                          // that header is of IPv4, in the last 20 of the 40 bytes
 )
 
 // WC is a work completion. If Status is not Success, only ID, Status and QPN are valid (IBA

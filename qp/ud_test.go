@@ -35,7 +35,11 @@ func TestUDReceive(t *testing.T) {
 			k.collect()
 			wc := k.wcs[0]
 			k.equal("SrcQP", wc.SrcQP, bth.QPN(0x4711))
-			k.equal("flags", wc.Flags, WCWithImm|WCGRH)
+			flags := WCWithImm | WCGRH
+			if c.ipv4 {
+				flags |= WCIPv4 // RoCEv2 A17.4.5.1
+			}
+			k.equal("flags", wc.Flags, flags)
 			k.completes("1 success RECV 100B imm=6")
 			got := append(bytes.Clone(k.mem[:10]), k.mem[100:190]...)
 			k.equal("GRH", string(got[:40]), string(c.grh))

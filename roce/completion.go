@@ -73,4 +73,5 @@ const (
 	WCWithInv                       // the peer invalidated WC.InvKey
 	WCGRH                           // the first GRHLen bytes received are the network header
 	WCSolicited                     // the peer set the flag Solicited
+	WCIPv4                          // that header is of IPv4, in the last 20 of its bytes
 )

@@ -98,7 +98,7 @@ func TestEngineConstants(t *testing.T) {
 		qp.WCFlush, WCAtomicWrite, qp.WCAtomicWrite, WCBindMW, qp.WCBindMW, WCLocalInv,
 		qp.WCLocalInv, WCRegMR, qp.WCRegMR)
 	same(t, WCWithImm, qp.WCWithImm, WCWithInv, qp.WCWithInv, WCGRH, qp.WCGRH, WCSolicited,
-		qp.WCSolicited)
+		qp.WCSolicited, WCIPv4, qp.WCIPv4)
 	same(t, Success, qp.Success, LocLenErr, qp.LocLenErr, LocQPOpErr, qp.LocQPOpErr, LocProtErr,
 		qp.LocProtErr, WRFlushErr, qp.WRFlushErr, MWBindErr, qp.MWBindErr, BadRespErr,
 		qp.BadRespErr, LocAccessErr, qp.LocAccessErr, RemInvReqErr, qp.RemInvReqErr, RemAccessErr,

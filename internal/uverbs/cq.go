@@ -21,10 +21,16 @@ const (
 	wcQPN    = 28
 	wcSrcQP  = 32
 	wcFlags  = 36
+	wcSL     = 44
 	wcPort   = 46
 	wcSize   = 48
 
 	wcFlagGRH, wcFlagImm, wcFlagInv = 1, 2, 8
+
+	// The network header of a received datagram, in the field for the service level, as NICs of the
+	// driver mlx5 report it. UCX looks at it, whatever the driver: without it, it drops datagrams
+	// over IPv4.
+	slUDP, slIPv4, slIPv6 = 1 << 3, slUDP | 2, slUDP | 1
 )
 
 // wcOpcodes maps opcodes of completions to those of libibverbs.
@@ -181,6 +187,10 @@ func (q *completionQueue) publish(wc *qp.WC) {
 	flags := uint32(0)
 	if wc.Flags&qp.WCGRH != 0 {
 		flags |= wcFlagGRH
+		b[wcSL] = slIPv6
+		if wc.Flags&qp.WCIPv4 != 0 {
+			b[wcSL] = slIPv4
+		}
 	}
 	if wc.Flags&qp.WCWithImm != 0 {
 		flags |= wcFlagImm

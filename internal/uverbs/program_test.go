@@ -210,6 +210,7 @@ func (r *userRing) post(b []byte) bool {
 type wc struct {
 	id                                          uint64
 	status, opcode, len, extra, qpn, src, flags uint32
+	sl                                          uint8
 }
 
 func (r *userRing) poll() (w wc, ok bool) {
@@ -220,7 +221,7 @@ func (r *userRing) poll() (w wc, ok bool) {
 	b := r.slot(i)
 	w = wc{id: le.Uint64(b), status: le.Uint32(b[8:]), opcode: le.Uint32(b[12:]),
 		len: le.Uint32(b[20:]), extra: binary.BigEndian.Uint32(b[24:]), qpn: le.Uint32(b[28:]),
-		src: le.Uint32(b[32:]), flags: le.Uint32(b[36:])}
+		src: le.Uint32(b[32:]), flags: le.Uint32(b[36:]), sl: b[44]}
 	r.word(256).Store((i + 1) & r.mask)
 	return w, true
 }

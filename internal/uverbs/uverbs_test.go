@@ -173,4 +173,11 @@ func TestDatagram(t *testing.T) {
 		!bytes.Equal(b.mem[40:1040], a.mem[:1000]) {
 		t.Errorf("completion = %+v, or the payload differs", w)
 	}
+	sl := uint8(slIPv6)
+	if b.addr.IsIPv4() {
+		sl = slIPv4
+	}
+	if w.sl != sl {
+		t.Errorf("sl = %d, want %d, the kind of the network header", w.sl, sl)
+	}
 }
