@@ -43,7 +43,7 @@ type Device struct {
 	portKind   string                                   // DeviceInfo.Port
 	portReason string
 	service    membership
-	sockets    bool // the port consists of UDP sockets
+	sockets    bool // the port has UDP sockets, so that own addresses can be reached
 	yields     bool // polls without result call Loop.Yield
 	stats      func() driver.Stats
 
@@ -223,7 +223,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 		d.window = *c.prefetch
 	}
 	info := port.Info()
-	d.sockets = info.SourcePort != 0
+	d.sockets = info.SourcePort != 0 || c.host != nil
 	if c.maxWindow == 0 {
 		c.maxWindow = windowFor(&info, bth.MTUFor(info.MTU))
 	}

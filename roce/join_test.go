@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/udp"
@@ -83,6 +85,13 @@ func TestServiceOverUDP(t *testing.T) {
 // The same on an interface with AF_XDP, and with another host.
 func TestServiceOverXDP(t *testing.T) {
 	pair := newVeth(t, veth.Options{})
+	must(t, pair.A.Do(func() error { // packets to own addresses go through the loopback interface
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}))
 	leakCheck(t)
 	path := filepath.Join(t.TempDir(), "s")
 	own := hostService(t, pair.A.Iface, path, WithXDP(XDPOptions{NetNS: pair.A.Fd()}))

@@ -89,7 +89,8 @@ func (p *Port) follow() {
 
 // refresh makes Wait follow the current sockets of the UDP port.
 func (p *Port) refresh() {
-	p.mac.Store(macBits(p.Info().MAC))
+	mac := p.Info().MAC
+	p.mac.Store(&mac)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closeShares()

@@ -28,7 +28,7 @@ const (
 type Port struct {
 	*xdp.Port
 	local *udp.Port
-	mac   atomic.Uint64 // of the interface
+	mac   atomic.Pointer[bth.MAC] // of the interface
 
 	// Owner only.
 	idle   int // calls of Receive since the UDP port had packets
@@ -84,8 +84,10 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 	}
 	rest := bufs[n:]
 	got := p.local.Receive(rest)
+	mac := *p.mac.Load()
 	for i := range rest[:got] {
 		rest[i].Token |= localToken
+		copy(rest[i].B[len(mac):], mac[:]) // the sender: answers to it are local, too
 	}
 	if got > 0 {
 		p.idle = 0
@@ -114,12 +116,7 @@ func (p *Port) Release(bufs []driver.Buf) {
 
 // isLocal reports whether a frame goes to this host or to a multicast group.
 func (p *Port) isLocal(b []byte) bool {
-	return len(b) >= 6 && (b[0]&1 != 0 || macBits(bth.MAC(b[:6])) == p.mac.Load())
-}
-
-func macBits(m bth.MAC) uint64 {
-	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 |
-		uint64(m[4])<<8 | uint64(m[5])
+	return len(b) >= 6 && (b[0]&1 != 0 || bth.MAC(b[:6]) == *p.mac.Load())
 }
 
 // Send implements driver.Port.
