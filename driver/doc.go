@@ -7,8 +7,8 @@
 // Free and Release. A [Network] lists the addresses of the interface and finds the next hop ([Hop])
 // to a peer.
 //
-// A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Finder],
-// [Router], [Groups] and [Member]. A wrapper around a port implements [Wrapper], and users look for
+// A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Watcher],
+// [Finder], [Router], [Groups] and [Member]. A wrapper around a port implements [Wrapper], and users look for
 // interfaces with [Find], which also searches the inner ports.
 //
 // The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and

@@ -109,6 +109,13 @@ type Backlogger interface {
 	Backlog() (bytes int, rate int64)
 }
 
+// Watcher is an optional interface of a Port whose Wait sleeps in the kernel.
+type Watcher interface {
+	// Watch makes Wait return also when a descriptor is readable. There is one at a time; a negative
+	// number ends that. Owner only.
+	Watch(fd int)
+}
+
 // StatsReader is an optional interface of a Port that counts frames.
 type StatsReader interface {
 	// Stats returns the counters. Only the owner may call it.

@@ -69,6 +69,7 @@ var (
 	_ driver.Groups      = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)
 	_ driver.Backlogger  = (*Port)(nil)
+	_ driver.Watcher     = (*Port)(nil)
 )
 
 // pool is the memory of buffers.

@@ -42,5 +42,12 @@ func (p *Port) sleep(d time.Duration) {
 	}
 }
 
+// Watch implements driver.Watcher.
+func (p *Port) Watch(fd int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sleeper.Watch(fd)
+}
+
 // Wake implements driver.Port.
 func (p *Port) Wake() { p.sleeper.Wake() }

@@ -59,3 +59,6 @@ func (p *Port) sleep(d time.Duration) {
 // Wake makes the current Wait return, or the next one if there is none. It makes a system call only
 // if the owner sleeps. It is safe for concurrent use.
 func (p *Port) Wake() { p.sleeper.Wake() }
+
+// Watch implements driver.Watcher.
+func (p *Port) Watch(fd int) { p.sleeper.Watch(fd) }

@@ -29,6 +29,9 @@ type Host interface {
 
 // Guest serves programs whose queues and memory are outside this process.
 type Guest interface {
+	// Doorbells tells the engine which QPs have new work requests. The owner calls it at the start
+	// of each step. slept is true after the owner has slept.
+	Doorbells(slept bool)
 	// Settle writes what the engine has received to the memory of the programs, and then makes
 	// completions visible to them. The owner calls it after it has handled the frames of a step,
 	// before it sends packets, and at the end of the step.
@@ -124,6 +127,8 @@ type Loop struct {
 	tracer     *tracer // nil: packets are not traced
 	attended   bool    // the owner is the progress goroutine
 	sharp      bool    // sharpenTimers was called
+	slept      bool    // since the latest step
+	crowded    bool    // SetCrowded
 }
 
 // New creates a loop and sets the engine's hooks. It becomes the engine's Host.
@@ -160,8 +165,20 @@ func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
 	l.vlan = l.port.Info().VLAN
 }
 
-// SetGuest sets the Guest. Owner only.
-func (l *Loop) SetGuest(g Guest) { l.guest = g }
+// SetGuest sets the Guest, and the descriptor that is readable if the Guest has doorbells, or -1.
+// The owner then does not sleep while the descriptor is readable. It returns false if the port
+// cannot watch a descriptor: the Guest must call Wake. Owner only.
+func (l *Loop) SetGuest(g Guest, fd int) bool {
+	l.guest = g
+	w, ok := driver.Find[driver.Watcher](l.port)
+	if ok && !l.closed {
+		w.Watch(fd)
+	}
+	return ok
+}
+
+// SetCrowded makes an idle owner sleep at once, because others need its CPU. Owner only.
+func (l *Loop) SetCrowded(on bool) { l.crowded = on }
 
 // PortInfo describes the port; false: it is closed. Owner only.
 func (l *Loop) PortInfo() (driver.Info, bool) {
@@ -199,6 +216,10 @@ func (l *Loop) step() int {
 	l.runCommands()
 	if l.closed {
 		return 0
+	}
+	if l.guest != nil {
+		l.guest.Doorbells(l.slept)
+		l.slept = false
 	}
 	if l.holder == nil {
 		return l.poll()

@@ -31,6 +31,7 @@ func (l *Loop) sleep(quit func() bool) {
 		l.sharpenTimers()
 	}
 	l.ctr.Sleeps++
+	l.slept = true
 	l.idle = false
 	if err := l.port.Wait(l.sleepTime(l.last)); err != nil {
 		l.ctr.PortErrors++
@@ -85,6 +86,8 @@ func (l *Loop) newSpinner() spinner {
 
 func (s *spinner) limit() time.Duration {
 	switch {
+	case s.loop.crowded:
+		return 0
 	case s.spin != AutoSpin:
 		return s.spin
 	case autoLoops.Load() >= s.cores:

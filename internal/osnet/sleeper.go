@@ -19,6 +19,8 @@ type Sleeper struct {
 	woken    atomic.Bool
 	sleeping atomic.Bool
 	timeout  unix.Timespec
+	list     []unix.PollFd // scratch
+	watched  int           // descriptor of Watch + 1; 0: none. Owner
 
 	mu    sync.Mutex
 	event int // eventfd
@@ -39,6 +41,10 @@ func (s *Sleeper) Event() unix.PollFd {
 	return unix.PollFd{Fd: int32(s.event), Events: unix.POLLIN}
 }
 
+// Watch makes Sleep return also when another descriptor is readable. A negative number ends that.
+// Owner only.
+func (s *Sleeper) Watch(fd int) { s.watched = max(fd, -1) + 1 }
+
 // Begin announces that the owner is about to sleep. It returns false if Wake was called since the
 // last End: the owner must not sleep then. End must follow in any case.
 func (s *Sleeper) Begin() bool {
@@ -54,13 +60,20 @@ func (s *Sleeper) Sleep(list []unix.PollFd, d time.Duration) bool {
 		s.timeout = unix.NsecToTimespec(int64(d))
 		timeout = &s.timeout
 	}
-	n, err := unix.Ppoll(list, timeout, nil)
+	polled := list
+	if s.watched > 0 {
+		s.list = append(append(s.list[:0], list...),
+			unix.PollFd{Fd: int32(s.watched - 1), Events: unix.POLLIN})
+		polled = s.list
+	}
+	n, err := unix.Ppoll(polled, timeout, nil)
 	for err == unix.EINTR { // the kernel has updated timeout
-		n, err = unix.Ppoll(list, timeout, nil)
+		n, err = unix.Ppoll(polled, timeout, nil)
 	}
 	if err != nil || n == 0 {
 		return false
 	}
+	copy(list, polled)
 	if list[0].Revents != 0 {
 		var b [8]byte
 		_, _ = unix.Read(int(list[0].Fd), b[:])

@@ -51,3 +51,33 @@ func TestSleeper(t *testing.T) {
 	s.Close()
 	s.Signal() // harmless after Close
 }
+
+// A descriptor that is watched ends the sleep when it is readable.
+func TestSleeperWatch(t *testing.T) {
+	var s Sleeper
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(p[0])
+	defer unix.Close(p[1])
+	if _, err := unix.Write(p[1], []byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	list := []unix.PollFd{s.Event()}
+	if sleep(&s, list, time.Millisecond) {
+		t.Error("a descriptor that is not watched has ended the sleep")
+	}
+	s.Watch(p[0])
+	if !sleep(&s, list, 10*time.Second) {
+		t.Error("the watched descriptor has not ended the sleep")
+	}
+	s.Watch(-1)
+	if sleep(&s, list, time.Millisecond) {
+		t.Error("the descriptor has ended the sleep after the end of the watch")
+	}
+}

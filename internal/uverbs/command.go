@@ -95,11 +95,14 @@ func (c *Context) ring(handle uint32) syscall.Errno {
 	if !ok {
 		return syscall.EINVAL
 	}
-	inner := q.(*queuePair).inner
-	if inner.State() < qp.RTS {
+	return q.(*queuePair).ring()
+}
+
+func (q *queuePair) ring() syscall.Errno {
+	if q.inner.State() < qp.RTS {
 		return syscall.EINVAL
 	}
-	inner.RingDoorbell()
+	q.inner.RingDoorbell()
 	return 0
 }
 

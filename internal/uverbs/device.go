@@ -41,30 +41,37 @@ type Device struct {
 	closed   bool
 
 	// Owner of the loop only.
-	dirty   []*space           // spaces with stores to be written
-	pending []*completionQueue // with completions
-	hot     []*queuePair       // with send work requests
-	ahs     map[uint32]*addressHandle
-	lastAH  uint32
-	turn    uint64                      // counts calls of Settle
-	wcs     [32]qp.WC                   // scratch
-	wqe     [sqElement + maxInline]byte // scratch
-	sges    [qp.MaxSGE]qp.SGE           // scratch
-	wr      [1]qp.SendWR                // scratch
+	dirty     []*space           // spaces with stores to be written
+	pending   []*completionQueue // with completions
+	hot       []*queuePair       // with send work requests
+	queues    []*queuePair       // all, at queuePair.index
+	crowd     crowd
+	watched   bool // the port watches bells; the owner reads them
+	ahs       map[uint32]*addressHandle
+	lastAH    uint32
+	turn      uint64                      // counts calls of Settle
+	undrained int                         // steps since the doorbells were read
+	wcs       [32]qp.WC                   // scratch
+	wqe       [sqElement + maxInline]byte // scratch
+	sges      [qp.MaxSGE]qp.SGE           // scratch
+	wr        [1]qp.SendWR                // scratch
 }
 
 // NewDevice returns an uverbs device on dev, which stays the caller's. It takes over dev.Events.
 func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
 		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
-		ahs: map[uint32]*addressHandle{}, openSpace: openSpace}
+		ahs: map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace}
 	var err error
 	if d.bells, err = newBells(); err != nil {
 		return nil, err
 	}
-	if !d.loop.Do(func(qp.Time) { d.loop.SetGuest(d) }) {
+	if !d.loop.Do(func(qp.Time) { d.watched = d.loop.SetGuest(d, d.bells.fd) }) {
 		d.bells.close()
 		return nil, roce.ErrClosed
+	}
+	if !d.watched {
+		d.bells.start()
 	}
 	d.events.Go(d.forwardEvents)
 	return d, nil
@@ -107,8 +114,9 @@ func (d *Device) Close() error {
 		c.event(0, eventDeviceFatal)
 		c.Close()
 	}
+	d.do(func() { d.loop.SetGuest(nil, -1) })
 	d.bells.close()
-	d.do(func() { d.loop.SetGuest(nil) })
+	d.crowd.close()
 	return nil
 }
 

@@ -42,5 +42,6 @@
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
 //   - resources.go: counts of objects
 //   - doorbell.go: doorbells that are not intercepted
+//   - crowd.go: no spinning while programs need the CPU
 //   - qp.go, wqe.go, srq.go, ah.go: QPs and their work requests; SRQs; address handles
 package uverbs

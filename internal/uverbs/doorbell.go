@@ -24,6 +24,14 @@ const (
 	bellHole   = 64 << 10 // bytes of old doorbells after which their memory is freed
 )
 
+// drainEvery is the number of steps without a sleep after which the owner reads the doorbells.
+// Until then it finds new work requests in the rings.
+const drainEvery = 64
+
+// maxScanned is the number of queue pairs up to which the owner looks at all send queues in each
+// step.
+const maxScanned = 64
+
 // Positioner is a Caller that can set the position of the open file description that the call is
 // about. With it, doorbells that are not intercepted fail if they would fail in the kernel.
 type Positioner interface {
@@ -60,14 +68,16 @@ func (c *Context) setDoorbells(call Caller) {
 	}
 }
 
-// bells notices doorbells in the files of contexts.
+// bells notices doorbells in the files of contexts. The owner of the loop reads them, because its
+// port wakes up when there are any, or else a goroutine.
 type bells struct {
-	inotify *os.File
-	fd      int
-	done    sync.WaitGroup
+	fd   int      // of inotify
+	file *os.File // of the goroutine; nil: there is none
+	done sync.WaitGroup
 
 	mu      sync.Mutex
 	watches map[int32]*Context
+	events  [64 * unix.SizeofInotifyEvent]byte
 }
 
 // bell is the position in the doorbells of a context. It belongs to the goroutine of bells.
@@ -82,9 +92,13 @@ func newBells() (*bells, error) {
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: watch for doorbells: %w", err)
 	}
-	b := &bells{inotify: os.NewFile(uintptr(fd), "inotify"), fd: fd, watches: map[int32]*Context{}}
+	return &bells{fd: fd, watches: map[int32]*Context{}}, nil
+}
+
+// start starts the goroutine.
+func (b *bells) start() {
+	b.file = os.NewFile(uintptr(b.fd), "inotify")
 	b.done.Go(b.run)
-	return b, nil
 }
 
 // add starts to watch the file of a context.
@@ -113,19 +127,63 @@ func (b *bells) remove(c *Context) {
 }
 
 func (b *bells) close() {
-	_ = b.inotify.Close()
+	if b.file == nil {
+		_ = unix.Close(b.fd)
+		return
+	}
+	_ = b.file.Close()
 	b.done.Wait()
 }
 
 // run rings the doorbells until close.
 func (b *bells) run() {
-	buf := make([]byte, 64*unix.SizeofInotifyEvent)
 	for {
-		n, err := b.inotify.Read(buf)
+		n, err := b.file.Read(b.events[:])
 		if err != nil {
 			return
 		}
-		b.handle(buf[:n])
+		b.handle(b.events[:n])
+	}
+}
+
+// drain rings all doorbells.
+func (b *bells) drain() {
+	for {
+		n, err := unix.Read(b.fd, b.events[:])
+		if err != nil || n <= 0 {
+			return
+		}
+		if b.handle(b.events[:n]); n < len(b.events)/2 {
+			return
+		}
+	}
+}
+
+// Doorbells implements loop.Guest.
+func (d *Device) Doorbells(slept bool) {
+	if !d.watched {
+		return
+	}
+	d.undrained++
+	if (slept || d.undrained >= drainEvery) && d.crowd.sample() {
+		d.loop.SetCrowded(d.crowd.dense())
+	}
+	if slept || d.undrained >= drainEvery || len(d.queues) > maxScanned {
+		d.undrained = 0
+		d.bells.drain()
+	}
+	if len(d.queues) <= maxScanned {
+		for _, q := range d.queues {
+			q.scan()
+		}
+	}
+}
+
+// scan rings the doorbell of a queue pair if the program has posted work requests.
+func (q *queuePair) scan() {
+	if p := q.sq.producer(); p != q.seen {
+		q.seen = p
+		_ = q.ring()
 	}
 }
 

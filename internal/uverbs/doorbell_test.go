@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
 )
 
 // openFile opens the file of the context as the program has it open.
@@ -26,8 +28,47 @@ func (p *program) openFile(t *testing.T) int {
 // Doorbells in the file of the context start work requests, garbage does not, and their memory is
 // freed.
 func TestDoorbells(t *testing.T) {
-	const size, rounds = 64, 300
-	a, b := connected(t, 2, size)
+	t.Run("goroutine", func(t *testing.T) {
+		a, b := connected(t, 2, doorbellSize)
+		testDoorbells(t, a, b)
+	})
+	t.Run("owner of a UDP port", func(t *testing.T) {
+		a, b := connectedUDP(t)
+		if !a.dev.watched {
+			t.Error("the port does not watch for doorbells")
+		}
+		testDoorbells(t, a, b)
+	})
+	t.Run("owner with many QPs", func(t *testing.T) {
+		a, b := connectedUDP(t)
+		for range maxScanned {
+			a.setup(2, doorbellSize)
+		}
+		testDoorbells(t, a, b)
+	})
+}
+
+const doorbellSize = 64
+
+// connectedUDP returns QPs on two devices with UDP sockets.
+func connectedUDP(t *testing.T) (a, b *queues) {
+	t.Helper()
+	var q [2]*queues
+	for i := range q {
+		dev, err := roce.Open(udp.RandomLoopback().String(), roce.WithPort(roce.PortUDP))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = dev.Close() })
+		q[i] = newProgram(t, dev).setup(2, doorbellSize)
+	}
+	q[0].connect(q[1], 2)
+	q[1].connect(q[0], 2)
+	return q[0], q[1]
+}
+
+func testDoorbells(t *testing.T, a, b *queues) {
+	const size, rounds = doorbellSize, 300
 	fd := a.openFile(t)
 	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
 		t.Fatal(err)

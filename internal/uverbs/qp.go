@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"syscall"
 
@@ -37,7 +38,9 @@ type queuePair struct {
 
 	// Owner.
 	sq, rq  *ring
-	hot     bool // in Device.hot
+	hot     bool   // in Device.hot
+	index   int    // in Device.queues
+	seen    uint32 // producer index of sq when it was scanned last
 	gone    bool
 	turn    uint64 // Device.turn of the counters below
 	pulled  uint32 // work requests taken from sq
@@ -147,9 +150,15 @@ func (q *queuePair) create(typ roce.QPType, sendDepth, recvDepth uint32) syscall
 	}
 	if q.qp, err = q.c.dev.dev.CreateQP(q.pd, conf); err == nil {
 		q.inner = inside.QP(q.qp)
-		q.c.dev.do(func() { q.inner.SetSource(q) })
+		q.c.dev.do(func() {
+			q.inner.SetSource(q)
+			d := q.c.dev
+			q.index = len(d.queues)
+			d.queues = append(d.queues, q)
+		})
 		if err = q.qp.Modify(&roce.Attr{State: roce.StateReset}, roce.AttrState); err != nil {
 			_ = q.qp.Close()
+			q.c.dev.do(q.forget)
 		}
 	}
 	if err != nil {
@@ -180,7 +189,10 @@ func (q *queuePair) destroy() error {
 	// In RESET the work requests are gone: those of a destroyed QP do not complete.
 	_ = q.qp.Modify(&roce.Attr{State: roce.StateReset}, roce.AttrState)
 	err := q.qp.Close()
-	q.c.dev.do(func() { q.gone = true })
+	q.c.dev.do(func() {
+		q.gone = true
+		q.forget()
+	})
 	q.c.dev.do(func() {}) // Settle has removed it from Device.hot
 	q.sendCQ.refs--
 	q.recvCQ.refs--
@@ -189,6 +201,15 @@ func (q *queuePair) destroy() error {
 	}
 	q.release()
 	return err
+}
+
+// forget ends the scans of the send queue. Owner only.
+func (q *queuePair) forget() {
+	d := q.c.dev
+	last := len(d.queues) - 1
+	d.queues[q.index] = d.queues[last]
+	d.queues[q.index].index = q.index
+	d.queues = slices.Delete(d.queues, last, last+1)
 }
 
 func (c *Context) destroyQP(r *request) syscall.Errno {
@@ -350,6 +371,7 @@ func (q *queuePair) reset() syscall.Errno {
 	}
 	q.c.dev.do(func() {
 		q.sq.reset()
+		q.seen = 0
 		if q.rq != nil {
 			q.rq.reset()
 		}

@@ -54,6 +54,9 @@ func (r *ring) slot(i uint32) []byte {
 	return r.part.mem[at : at+int(r.elem) : at+int(r.elem)]
 }
 
+// producer returns the program's index.
+func (r *ring) producer() uint32 { return r.word(ringProducer).Load() }
+
 // waiting returns the number of elements that the program has produced.
 func (r *ring) waiting() uint32 { return (r.word(ringProducer).Load() - r.index) & r.mask }
 
