@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -221,4 +222,40 @@ func TestCopySenderStopped(t *testing.T) {
 		t.Errorf("send prints %q, want that it tries again", r.err)
 	}
 	b.arrived()
+}
+
+// A copy from standard input cannot be repeated. It continues after a pause of the receiver that
+// ends other connections.
+func TestCopyStreamPaused(t *testing.T) {
+	t.Parallel() // most of the time it waits
+	b := newCopyBed(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := startWith(t, &b.pair.B, func(c *exec.Cmd) { c.Stdin = r }, "send", "-", b.host+"stream")
+	r.Close()
+	data := bytes.Repeat([]byte("0123456789"), 100_000) // more than a pipe holds
+	write := func() {
+		b.Helper()
+		if _, err := w.Write(data); err != nil {
+			b.Errorf("Write: %v", err)
+		}
+	}
+	write() // returns when the copy has begun
+	if err := b.recv.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	time.Sleep(7 * time.Second) // files: 4.3 s
+	if err := b.recv.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	w.Close()
+	p.wait().ok()
+	got, err := os.ReadFile(b.to + "/stream")
+	if err != nil || !bytes.Equal(got, bytes.Repeat(data, 3)) {
+		t.Errorf("%d bytes, %v, want %d", len(got), err, 3*len(data))
+	}
 }

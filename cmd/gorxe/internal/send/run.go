@@ -141,6 +141,10 @@ func lost(err error) bool {
 func (t *transfer) once(ctx context.Context) (r *report, err error) {
 	cfg := t.Config()
 	cfg.Class = t.class.N
+	if t.streams() {
+		// The copy cannot be repeated, so only the silence of the peer's program ends it.
+		cfg.Connect.Timeout = roce.MaxAckTimeout
+	}
 	c, err := rdma.Dial(ctx, t.dev, t.addr, t.token, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to 'gorxe recv' at %s: %w", t.host, err)
