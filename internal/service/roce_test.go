@@ -313,6 +313,28 @@ func TestProgramOfOtherProcess(t *testing.T) {
 	}
 }
 
+// The peer of a program that was killed sees an orderly end.
+func TestProgramDies(t *testing.T) {
+	h := newHost(t)
+	cmd := startChild(t, h.Path())
+	a := newProgram(t, h.Path())
+	c := connect(t, a, netip.AddrPortFrom(h.addr, 7471))
+	eventually(t, "both programs have given wills", func() bool { return h.Wills() == 2 })
+	must(t, cmd.Process.Kill())
+	select {
+	case <-c.Done():
+	case <-time.After(patience):
+		t.Fatal("the connection does not end")
+	}
+	if err := c.Err(); !errors.Is(err, roce.ErrDisconnected) {
+		t.Errorf("Err() = %v, want %v", err, roce.ErrDisconnected)
+	}
+	b := newProgram(t, h.Path())
+	l, err := b.dev.Listen(netip.AddrPortFrom(h.addr, 7471), roce.ListenOptions{})
+	must(t, err)
+	must(t, l.Close())
+}
+
 func TestServiceEnds(t *testing.T) {
 	h := newHost(t)
 	a := newProgram(t, h.Path())

@@ -29,7 +29,6 @@ type session struct {
 	sockets map[netip.Addr]bool
 	groups  map[netip.Addr]bool
 	listens int
-	wills   wills
 
 	// The following fields do not change after the member has joined.
 	slot   uint8
@@ -39,6 +38,7 @@ type session struct {
 
 	mu      sync.Mutex
 	reports map[uint64]chan []byte
+	wills   wills
 }
 
 func newSession(s *Server, c *net.UnixConn, cred unix.Ucred) *session {
@@ -119,7 +119,9 @@ func (n *session) handle(m *message, fd int) error {
 	case m.Op == opReport:
 		return n.takeReport(m, fd)
 	case m.Op == opWill:
+		n.mu.Lock()
 		n.wills.set(m.Key, m.Frame)
+		n.mu.Unlock()
 		return nil
 	case m.Op == opMixed:
 		n.s.unmerge()

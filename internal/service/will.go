@@ -41,6 +41,8 @@ func (n *session) sendWills() {
 	}
 	var list []packet
 	var dec frame.Decoder
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	for _, b := range n.wills {
 		var p bth.Packet
 		if dec.Decode(b, &p) != frame.ReasonOK || p.BTH.DestQP() != bth.QPNGSI ||
