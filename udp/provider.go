@@ -17,7 +17,8 @@ import (
 // network namespace of the process. Its methods are safe for concurrent use.
 type Provider interface {
 	// State returns the present state. The Port closes its sockets of addresses that are not in
-	// the state, and opens those of new ones. After an error, Port.Wait returns this error.
+	// the state, and opens those of new ones. After an error, it closes all sockets, and Port.Wait
+	// returns this error.
 	State() (Provided, error)
 	// Changed returns a channel that receives a value after the state has changed.
 	Changed() <-chan struct{}
@@ -144,7 +145,8 @@ func (p *Port) takeState() (changed bool) {
 	if err != nil {
 		next.err, next.info.Up = err, false
 		n.state.Store(&next)
-		p.Wake()
+		// A new service needs the addresses.
+		p.change(func([]*socket) []*socket { return nil })
 		return !errors.Is(old.err, err)
 	}
 	next.info = n.merge(now.Info)

@@ -2,12 +2,15 @@ package service
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 )
 
@@ -182,18 +185,20 @@ func (l *socketList) close() {
 	l.fds = nil
 }
 
-// inodeField is the number of the field with the inode in a line of the lists.
-const inodeField = 9
+// Fields of a line of the lists.
+const (
+	localField = 1 // address and port, hexadecimal
+	inodeField = 9
+)
 
-// read returns the inodes of all UDP sockets of the namespace.
-func (l *socketList) read() (set map[uint64]bool, err error) {
-	set = map[uint64]bool{}
+// each calls f with the fields of all UDP sockets of the namespace.
+func (l *socketList) each(f func(fields [][]byte)) error {
 	for _, fd := range l.fds {
 		var text []byte
 		for at := int64(0); ; {
 			n, err := unix.Pread(fd, l.buf, at)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if n == 0 {
 				break
@@ -202,14 +207,42 @@ func (l *socketList) read() (set map[uint64]bool, err error) {
 			at += int64(n)
 		}
 		for line := range bytes.Lines(text) {
-			f := bytes.Fields(line)
-			if len(f) <= inodeField {
-				continue
-			}
-			if n, err := strconv.ParseUint(string(f[inodeField]), 10, 64); err == nil {
-				set[n] = true
+			if fields := bytes.Fields(line); len(fields) > inodeField {
+				f(fields)
 			}
 		}
 	}
-	return set, nil
+	return nil
+}
+
+// read returns the inodes of all UDP sockets.
+func (l *socketList) read() (set map[uint64]bool, err error) {
+	set = map[uint64]bool{}
+	err = l.each(func(fields [][]byte) {
+		if n, err := strconv.ParseUint(string(fields[inodeField]), 10, 64); err == nil {
+			set[n] = true
+		}
+	})
+	return set, err
+}
+
+// bound returns the number of sockets that are bound to UDP port 4791 of an address.
+func (l *socketList) bound(a netip.Addr) (n int, err error) {
+	want := []byte(localName(a))
+	err = l.each(func(fields [][]byte) {
+		if bytes.Equal(fields[localField], want) {
+			n++
+		}
+	})
+	return n, err
+}
+
+// localName returns the field of the lists for UDP port 4791 of an address. The kernel prints words
+// of 4 bytes in the byte order of the host.
+func localName(a netip.Addr) string {
+	var text []byte
+	for b := a.AsSlice(); len(b) > 0; b = b[4:] {
+		text = fmt.Appendf(text, "%08X", binary.NativeEndian.Uint32(b))
+	}
+	return fmt.Sprintf("%s:%04X", text, bth.Port)
 }

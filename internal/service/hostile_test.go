@@ -15,6 +15,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/udp"
 )
 
 // eventually waits until f returns true.
@@ -322,6 +323,51 @@ func TestStatusAndPaths(t *testing.T) {
 	})
 	if _, err := Join(s.Path(), JoinOptions{}); !errors.Is(err, ErrNone) {
 		t.Errorf("Join() = %v after the service has ended", err)
+	}
+}
+
+// A service can be started again while programs of the previous one still exist, but not beside
+// another one.
+func TestRestart(t *testing.T) {
+	addr := udp.RandomLoopback()
+	var members []*MemberPort
+	for range 2 {
+		p, err := udp.Open("lo", udp.Options{Addrs: []netip.Addr{addr}, Shared: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := New(filepath.Join(t.TempDir(), "s"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(p); err != nil {
+			t.Fatal(err)
+		}
+		a, b := join(t, s), join(t, s)
+		send(t, a, addr, addr, qpn(b), 1)
+		expect(t, b, 1)
+		send(t, b, addr, addr, qpn(a), 2)
+		expect(t, a, 2)
+		if members = append(members, a, b); len(members) == 4 {
+			second, err := udp.Open("lo", udp.Options{Addrs: []netip.Addr{addr}, Shared: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o, err := New(filepath.Join(t.TempDir(), "s"), Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o.patience = 10 * time.Millisecond
+			if err := o.Start(second); !errors.Is(err, driver.ErrBusy) {
+				t.Errorf("Start() = %v beside another service", err)
+			}
+			if err := errors.Join(o.Close(), second.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := errors.Join(s.Close(), p.Close()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/udp"
@@ -41,7 +42,9 @@ type Server struct {
 	kick    chan struct{} // there are dead sockets
 	stop    chan struct{}
 	closing sync.Once
-	running sync.WaitGroup
+
+	patience time.Duration // see alonePatience
+	running  sync.WaitGroup
 
 	mu       sync.Mutex
 	closed   bool
@@ -78,7 +81,7 @@ func New(path string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the socket of the node service: %w", err)
 	}
-	return &Server{path: path, options: o, owner: os.Geteuid(), l: l, empty: make(chan struct{}, 1),
+	return &Server{path: path, options: o, owner: os.Geteuid(), patience: alonePatience, l: l, empty: make(chan struct{}, 1),
 		kick: make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
 		groups: map[netip.Addr]*group{}, next: 1}, nil
 }
@@ -145,6 +148,9 @@ func (s *Server) Start(port driver.Port) (err error) {
 	}
 	s.state = s.readState()
 	for _, a := range s.state.Addrs {
+		if err := s.awaitAlone(a.Addr()); err != nil {
+			return err
+		}
 		fd, err := p.Share(a.Addr())
 		if err != nil {
 			return err
@@ -155,6 +161,31 @@ func (s *Server) Start(port driver.Port) (err error) {
 	s.running.Go(s.accept)
 	s.running.Go(s.maintain)
 	return nil
+}
+
+const (
+	// alonePatience is how long Start waits for the programs of an earlier service, which close
+	// their sockets when they see that it has ended.
+	alonePatience = 3 * time.Second
+	alonePause    = 5 * time.Millisecond
+)
+
+// awaitAlone waits until no other socket is bound to an address, because the numbers of the sockets
+// would not be known.
+func (s *Server) awaitAlone(a netip.Addr) error {
+	for end := time.Now().Add(s.patience); ; time.Sleep(alonePause) {
+		n, err := s.list.bound(a)
+		if err != nil {
+			return fmt.Errorf("list the UDP sockets: %w", err)
+		}
+		if n <= 1 {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("%w: another node service, or a program of an earlier one, receives "+
+				"on UDP port %d of %v: close it", driver.ErrBusy, bth.Port, a)
+		}
+	}
 }
 
 // netCookie returns a number that identifies the network namespace of a socket; 0: unknown, on
