@@ -84,7 +84,7 @@ func TestHostile(t *testing.T) {
 			fail(err)
 		}
 		for alive := true; alive; n++ {
-			w.executing(a.count, a.steps)
+			w.hang.Reset(hangAfter)
 			if err := a.execute(randomInput(*seed, n)); err != nil {
 				fail(err)
 			}
@@ -94,6 +94,7 @@ func TestHostile(t *testing.T) {
 		if err := a.end(); err != nil {
 			fail(err)
 		}
+		w.ended(a.count, a.steps)
 	}
 	w.report(a.count, a.steps)
 }
@@ -135,9 +136,8 @@ func newWatch(t *testing.T) *watch {
 	return w
 }
 
-// executing is called before execution n.
-func (w *watch) executing(n, steps uint64) {
-	w.hang.Reset(hangAfter)
+// ended is called after the end of hostile programs, with the numbers of executions and steps.
+func (w *watch) ended(n, steps uint64) {
 	if now := time.Now(); now.Sub(w.checked) > checkAfter {
 		w.checked = now
 		w.check()
