@@ -148,6 +148,7 @@ func (c *Client) Send(seq int) error {
 	if err := c.s.QP.PostSend(wr); err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
+	c.s.Dev.Progress() // sends it before Wait prepares to wait
 	c.posted++
 	c.sent = append(c.sent, ping)
 	return nil
