@@ -111,8 +111,8 @@ type Backlogger interface {
 
 // Watcher is an optional interface of a Port whose Wait sleeps in the kernel.
 type Watcher interface {
-	// Watch makes Wait return also when a descriptor is readable. There is one at a time; a negative
-	// number ends that. Owner only.
+	// Watch makes Wait return also when a descriptor is readable. There is one at a time; a
+	// negative number ends that. Owner only.
 	Watch(fd int)
 }
 

@@ -14,11 +14,13 @@ import (
 
 // Done returns a channel that is closed when the Device stops working: when Close starts, or when
 // the network interface is removed or the Port is closed, the node service of the Device ends, or
-// registered memory cannot be accessed. Err says which. Calls that wait, such as CQ.Wait, Dial and Accept, then return the error of Err.
+// registered memory cannot be accessed. Err says which. Calls that wait, such as CQ.Wait, Dial and
+// Accept, then return the error of Err.
 func (d *Device) Done() <-chan struct{} { return d.done }
 
 // Err returns nil while the Device works. Afterwards it returns ErrClosed, or an error that wraps
-// ErrGone and the Port's error, or ErrServiceEnded, or ErrMemoryFault. Such a Device must still be closed.
+// ErrGone and the Port's error, or ErrServiceEnded, or ErrMemoryFault. Such a Device must still be
+// closed.
 func (d *Device) Err() error {
 	if err := d.failure.Load(); err != nil {
 		return *err

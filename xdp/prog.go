@@ -56,8 +56,8 @@ const (
 // later after a VLAN tag), R3 the end of the packet, R0 the MAC that belongs to the address, R4 and
 // R5 are scratch.
 //
-// With shared, packets whose destination QPN has a top byte other than 0 go to the kernel, too. They
-// are for programs that use the node service of this interface, or for multicast groups, which
+// With shared, packets whose destination QPN has a top byte other than 0 go to the kernel, too.
+// They are for programs that use the node service of this interface, or for multicast groups, which
 // several programs may have joined.
 func steering(sockets asm.FDer, own *ownAddrs, shared bool) asm.Instructions {
 	ins := asm.Instructions{

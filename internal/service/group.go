@@ -77,6 +77,20 @@ func (g *group) rebase(fd int) error {
 	return g.add(0, fd)
 }
 
+// isBase reports whether a descriptor is a duplicate of the service's socket.
+func (g *group) isBase(fd int) bool {
+	var st unix.Stat_t
+	m := g.find(0)
+	return m != nil && unix.Fstat(fd, &st) == nil && st.Ino == m.inode
+}
+
+// undo removes the latest socket, of which no other process has a descriptor.
+func (g *group) undo() {
+	last := len(g.socks) - 1
+	_ = unix.Close(g.socks[last].fd)
+	g.socks = g.socks[:last]
+}
+
 // open opens a socket for a slot in the network namespace of the calling thread. The descriptor
 // belongs to the group.
 func (g *group) open(slot uint8, index int) (fd int, err error) {

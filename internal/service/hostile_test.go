@@ -46,7 +46,8 @@ func TestGarbage(t *testing.T) {
 	s := start(t, Options{})
 	member := join(t, s)
 	r := rand.New(rand.NewPCG(1, 2))
-	texts := []string{"", "{", "null", "[]", `{"op":"join"}`, `{"op":"join","version":1,"addr":"x"}`,
+	texts := []string{"", "{", "null", "[]", `{"op":"join"}`,
+		`{"op":"join","version":1,"addr":"x"}`,
 		`{"op":"socket","id":1,"addr":"10.0.0.1"}`, `{"op":"leave"}`, `{"op":"resolve","id":1}`,
 		`{"op":"will","frame":"AAAA"}`, `{"op":"report","id":7,"size":-1}`, `{"op":"close"}`,
 		`{"op":"listen","id":1,"service":18446744073709551615}`, `{"op":"nothing"}`,
@@ -180,7 +181,8 @@ func TestForeignPackets(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	if err := setProgram(fd, unix.SO_ATTACH_REUSEPORT_CBPF, selectProgram(map[uint8]int{0: 1})); !errors.Is(
+	if err := setProgram(fd, unix.SO_ATTACH_REUSEPORT_CBPF,
+		selectProgram(map[uint8]int{0: 1})); !errors.Is(
 		err, unix.EPERM) {
 		t.Errorf("attach a program to the group = %v", err)
 	}
@@ -410,4 +412,24 @@ func TestUserDir(t *testing.T) {
 	if Paths("../x") != nil {
 		t.Error("Paths accepts a name with a slash")
 	}
+}
+
+// A member that sends more messages than it may does not delay others.
+func TestFlood(t *testing.T) {
+	s := start(t, Options{})
+	addr := s.port.Addrs()[0].Addr()
+	bad, good := rawJoin(t, s), rawJoin(t, s)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for bad.w.send(&message{Op: opResolve, Src: addr, Dst: addr}, -1) == nil {
+		}
+	}()
+	for range 100 {
+		if _, err := good.Resolve(t.Context(), addr, addr); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad.end()
+	<-stopped
 }

@@ -165,8 +165,22 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 		fd, err = g.open(slot, s.index)
 		return err
 	})
-	if err == nil && s.unmerged {
+	if err != nil {
+		return -1, err
+	}
+	if s.unmerged {
 		_ = dontMerge(fd)
+	}
+	if again, err := s.port.Share(a); err == nil && !g.isBase(again) {
+		// The address was removed and added meanwhile, and the port has bound a new socket, perhaps
+		// before this one.
+		g.undo()
+		if err := g.rebase(again); err != nil {
+			return -1, err
+		}
+		return -1, fmt.Errorf("%w %v: it changes", driver.ErrNoAddress, a)
+	} else if err == nil {
+		_ = unix.Close(again)
 	}
 	return fd, err
 }

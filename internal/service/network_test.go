@@ -254,3 +254,68 @@ func eventually(t *testing.T, what string, f func() bool) {
 		}
 	}
 }
+
+// datagrams is a UD queue pair with a receive and memory.
+func datagrams(t *testing.T, dev *roce.Device) *endpoint.Endpoint {
+	t.Helper()
+	e, err := endpoint.New(dev, endpoint.Config{QP: roce.QPConfig{Type: roce.UD}, Memory: memory})
+	must(t, err)
+	t.Cleanup(func() { _ = e.Close() })
+	must(t, e.QP.Activate(roce.QKeyUDP))
+	return e
+}
+
+// expectDatagram waits for the completion of a receive with a length.
+func expectDatagram(t *testing.T, e *endpoint.Endpoint, length uint32) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		var wc [1]roce.WC
+		if _, err := e.CQ.Wait(ctx, wc[:]); err != nil {
+			t.Fatal(err)
+		}
+		if wc[0].Opcode != roce.WCRecv {
+			continue
+		}
+		if wc[0].ByteLen != roce.GRHLen+length {
+			t.Errorf("received %d bytes, want %d", wc[0].ByteLen, roce.GRHLen+length)
+		}
+		return
+	}
+}
+
+func TestMulticast(t *testing.T) {
+	h, pair := newPair(t)
+	p, err := udp.Open(pair.B.Iface, udp.Options{NetNS: pair.B.Fd()})
+	must(t, err)
+	dev, err := roce.New(p)
+	must(t, err)
+	t.Cleanup(func() { must(t, dev.Close()) })
+	a, b := newProgram(t, h.Path()), newProgram(t, h.Path())
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, group := range []string{"239.1.1.1", "ff0e::77"} {
+		to := netip.MustParseAddr(group)
+		receivers := []*endpoint.Endpoint{datagrams(t, a.dev), datagrams(t, b.dev),
+			datagrams(t, h.dev)}
+		for _, e := range receivers {
+			must(t, e.QP.AttachMulticast(to))
+		}
+		for i, from := range []*endpoint.Endpoint{datagrams(t, dev), datagrams(t, a.dev)} {
+			for _, e := range receivers {
+				must(t, e.QP.PostRecv(roce.RecvWR{SGEs: []roce.SGE{e.MR.SGE(0, 1000)}}))
+			}
+			ah, err := from.Dev.CreateAH(ctx, roce.AHAttr{Remote: roce.GIDFromAddr(to)})
+			must(t, err)
+			length := uint32(10 + i)
+			must(t, from.QP.PostSend(roce.SendWR{Op: roce.OpSend,
+				SGEs: []roce.SGE{from.MR.SGE(0, int(length))}, AH: ah,
+				RemoteQPN: roce.QPNMulticast, RemoteQKey: roce.QKeyUDP}))
+			for _, e := range receivers {
+				expectDatagram(t, e, length)
+			}
+			must(t, ah.Close())
+		}
+	}
+}

@@ -167,7 +167,8 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	for name, f := range map[string]func(path string) error{childVar: child, confinedVar: confined} {
+	for name, f := range map[string]func(path string) error{childVar: child,
+		confinedVar: confined} {
 		if path := os.Getenv(name); path != "" {
 			if err := f(path); err != nil {
 				fmt.Println(err)

@@ -81,8 +81,9 @@ func New(path string, o Options) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the socket of the node service: %w", err)
 	}
-	return &Server{path: path, options: o, owner: os.Geteuid(), patience: alonePatience, l: l, empty: make(chan struct{}, 1),
-		kick: make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
+	return &Server{path: path, options: o, owner: os.Geteuid(), patience: alonePatience, l: l,
+		empty: make(chan struct{}, 1),
+		kick:  make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
 		groups: map[netip.Addr]*group{}, next: 1}, nil
 }
 

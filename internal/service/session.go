@@ -146,7 +146,10 @@ func (n *session) handle(m *message, fd int) error {
 	if err != nil {
 		r.fail(err)
 	}
-	err = n.w.send(&r, out)
+	err = nil
+	if m.ID != 0 {
+		err = n.w.send(&r, out)
+	}
 	if out >= 0 && !keep {
 		_ = unix.Close(out)
 	}
