@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// Suite is a version of rdma-core's test suite, with what it needs to run.
+// Suite is a version of rdma-core's test suite and programs, with what they need to run.
 type Suite struct {
 	Root    string // folder for chroot: Debian packages, unpacked
 	Version string // of rdma-core, for example "44"
@@ -33,7 +33,7 @@ func GetSuite(ctx context.Context, o Options) (*Suite, error) {
 	}
 	s.kernel = ""
 	s.packages = []string{"python3-pyverbs", "rdma-core", "ibverbs-providers", "ibverbs-utils",
-		"iproute2", "dash", "coreutils"}
+		"rdmacm-utils", "perftest", "iproute2", "dash", "coreutils"}
 	dir, unlock, err := cacheDir()
 	if err != nil {
 		return nil, err
