@@ -99,6 +99,7 @@ func memoryFigures() (list []figure) {
 	for _, f := range figures() {
 		if f.kind == memory {
 			f.rivals = slices.DeleteFunc(f.rivals, func(r rival) bool { return r.tool != toolWrite })
+			f.rivals = append(f.rivals, rival{tool: toolWriteMany})
 			list = append(list, f)
 		}
 	}

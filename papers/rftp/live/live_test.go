@@ -25,11 +25,13 @@ func TestInMemory(t *testing.T) {
 	for i := range r.Results {
 		v := &r.Results[i]
 		names = append(names, v.Name)
-		if v.Value <= 0 || v.BaselineValue <= 0 || v.Baseline != toolWrite || v.Rounds != 1 {
-			t.Errorf("%+v: want positive rates of one round beside %s", v, toolWrite)
+		baseline := []string{toolWrite, toolWriteMany}[i%2]
+		if v.Value <= 0 || v.BaselineValue <= 0 || v.Baseline != baseline || v.Rounds != 1 ||
+			v.CPU <= 0 || v.BaselineCPU <= 0 {
+			t.Errorf("%+v: want positive rates and times of one round beside %s", v, baseline)
 		}
 	}
-	if want := []string{"mem", "mem_8"}; !slices.Equal(names, want) {
+	if want := []string{"mem", "mem", "mem_8", "mem_8"}; !slices.Equal(names, want) {
 		t.Errorf("figures %v, want %v", names, want)
 	}
 	if err := r.WriteTable(&table); err != nil || !strings.Contains(table.String(), "link in memory") {

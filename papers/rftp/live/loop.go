@@ -8,12 +8,17 @@ import (
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
+// manyBuffers is the memory of toolWriteMany on each side: more than the caches of a core hold, and
+// about what transport/rftp has in flight.
+const manyBuffers = 4 << 20
+
 // inMemory measures one tool of a figure between two devices of this process, on the link in
-// memory. There, CPU time cannot be attributed to them.
+// memory. CPU time is that of the process.
 func (b *bench) inMemory(ctx context.Context, f *figure, tool string) (s sample, err error) {
 	bed, err := testbed.New(testbed.Config{MTU: pairMTU})
 	if err != nil {
@@ -25,7 +30,9 @@ func (b *bench) inMemory(ctx context.Context, f *figure, tool string) (s sample,
 	case toolRFTP:
 		r, err = rftpInMemory(ctx, bed, b.Size, f.streams)
 	case toolWrite:
-		r, err = writes(ctx, bed, b.Size, f.streams)
+		r, err = writes(ctx, bed, b.Size, f.streams, perfSize*f.streams)
+	case toolWriteMany:
+		r, err = writes(ctx, bed, b.Size, f.streams, max(manyBuffers, perfSize*f.streams))
 	default:
 		err = fmt.Errorf("unknown tool %q", tool)
 	}
@@ -33,6 +40,7 @@ func (b *bench) inMemory(ctx context.Context, f *figure, tool string) (s sample,
 		return s, err
 	}
 	s.rate = float64(r.Bytes) * 8 / float64(r.Took.Nanoseconds())
+	s.cpu = r.CPU.Seconds() / (float64(r.Bytes) / 1e9)
 	return s, nil
 }
 
@@ -51,12 +59,11 @@ func rftpInMemory(ctx context.Context, bed *testbed.Testbed, size int64, streams
 		err error
 	}
 	done := make(chan received, 1)
-	none := func() time.Duration { return 0 }
 	go func() {
-		r, err := receiveBlocks(ctx, l, none)
+		r, err := receiveBlocks(ctx, l, kit.ProcessTime)
 		done <- received{r, err}
 	}()
-	r, err = sendBlocks(ctx, bed.Dev[0], addr, size, streams, none)
+	r, err = sendBlocks(ctx, bed.Dev[0], addr, size, streams, kit.ProcessTime)
 	if err != nil {
 		cancel()
 	}
@@ -70,12 +77,13 @@ func rftpInMemory(ctx context.Context, bed *testbed.Testbed, size int64, streams
 // depth is the number of work requests that each queue pair keeps outstanding.
 const depth = 128
 
-// writes sends with WRITEs of perfSize bytes, as "gorxe perf write-bw" does.
-func writes(ctx context.Context, bed *testbed.Testbed, size int64, streams int) (
+// writes sends with WRITEs of perfSize bytes, as "gorxe perf write-bw" does. They go from and to
+// memory bytes on each side, of which each QP uses a part in turn.
+func writes(ctx context.Context, bed *testbed.Testbed, size int64, streams, memory int) (
 	r result, err error) {
 	var e [2]*endpoint.Endpoint
 	for i := range e {
-		e[i], err = endpoint.New(bed.Dev[i], endpoint.Config{QPs: streams, Memory: perfSize * streams,
+		e[i], err = endpoint.New(bed.Dev[i], endpoint.Config{QPs: streams, Memory: memory,
 			Access: roce.LocalWrite | roce.RemoteWrite, QP: roce.QPConfig{SendDepth: depth}})
 		if err != nil {
 			return r, err
@@ -85,14 +93,20 @@ func writes(ctx context.Context, bed *testbed.Testbed, size int64, streams int) 
 		return r, err
 	}
 	remote := e[1].MR.Remote()
+	part := memory / streams
+	next := make([]int, streams) // offsets in the parts
 	posted := int64(0)
 	post := func(qp int) error {
 		posted += perfSize
+		at := qp*part + next[qp]
+		if next[qp] += perfSize; next[qp]+perfSize > part {
+			next[qp] = 0
+		}
 		return e[0].QPs[qp].PostSend(roce.SendWR{ID: uint64(qp), Op: roce.OpWrite,
-			Flags: roce.Signaled, SGEs: []roce.SGE{e[0].MR.SGE(qp*perfSize, perfSize)},
-			RemoteAddr: remote.Addr + uint64(qp*perfSize), RKey: remote.RKey})
+			Flags: roce.Signaled, SGEs: []roce.SGE{e[0].MR.SGE(at, perfSize)},
+			RemoteAddr: remote.Addr + uint64(at), RKey: remote.RKey})
 	}
-	begin := time.Now()
+	begin, before := time.Now(), kit.ProcessTime()
 	for range depth {
 		for qp := range e[0].QPs {
 			if err := post(qp); err != nil {
@@ -118,6 +132,6 @@ func writes(ctx context.Context, bed *testbed.Testbed, size int64, streams int) 
 			}
 		}
 	}
-	r.Took = time.Since(begin)
+	r.Took, r.CPU = time.Since(begin), kit.ProcessTime()-before
 	return r, nil
 }

@@ -125,11 +125,11 @@ func number(f float64) string {
 }
 
 const notes = `
-rftp: package transport/rftp. send: gorxe send and recv. write_bw: gorxe perf write-bw. gridftp: blocks
-with offsets over TCP streams; _notso: without segmentation offload, so with segments of the MTU, as on
-a wire without a NIC that segments. sendfile: io.Copy over TCP. rsync: over ssh; rsyncd: without ssh.
-Times of files include the start of the commands, and the writing to disk. CPU is that of both sides
-including the kernel's; it is unknown in memory.
+rftp: package transport/rftp. send: gorxe send and recv. write_bw: gorxe perf write-bw, which sends the
+same 64 KiB again and again; write_4m: the same from and to 4 MiB. gridftp: blocks with offsets over TCP
+streams; _notso: without segmentation offload, so with segments of the MTU, as on a wire without a NIC
+that segments. sendfile: io.Copy over TCP. rsync: over ssh; rsyncd: without ssh. Times of files include
+the start of the commands, and the writing to disk. CPU is that of both sides including the kernel's.
 `
 
 // Panels implements kit.Report.

@@ -13,6 +13,7 @@ const (
 	toolRFTP         = "rftp"     // transport/rftp
 	toolSend         = "send"     // gorxe send and gorxe recv
 	toolWrite        = "write_bw" // gorxe perf write-bw
+	toolWriteMany    = "write_4m" // the same with 4 MiB of memory
 	toolGridFTP      = "gridftp"  // blocks over TCP
 	toolGridFTPNoTSO = "gridftp_notso"
 	toolSendfile     = "sendfile" // io.Copy over TCP
