@@ -3,13 +3,11 @@ package roce
 import (
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/dualport"
-	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -68,14 +66,10 @@ func (c *config) mayJoin() bool {
 // network namespace, or if this user may not use it.
 func (c *config) join(name string) (driver.Port, error) {
 	o := service.JoinOptions{NetNS: c.xdp.NetNS, SameNet: true}
-	paths := service.Paths(name)
 	if a, err := netip.ParseAddr(name); err == nil {
 		o.Addr = a
-		for _, iface := range c.interfacesOf(a) {
-			paths = append(paths, service.Paths(iface)...)
-		}
 	}
-	for _, path := range paths {
+	for _, path := range service.PathsOf(name, c.xdp.NetNS) {
 		port, err := joinAt(path, o)
 		switch {
 		case err == nil:
@@ -85,31 +79,6 @@ func (c *config) join(name string) (driver.Port, error) {
 		}
 	}
 	return nil, nil
-}
-
-// interfacesOf returns the names of the interfaces that have an address.
-func (c *config) interfacesOf(a netip.Addr) (names []string) {
-	_ = osnet.In(c.xdp.NetNS, func() error {
-		list, err := net.Interfaces()
-		if err != nil {
-			return err
-		}
-		for i := range list {
-			addrs, err := list[i].Addrs()
-			if err != nil {
-				continue
-			}
-			for _, p := range addrs {
-				n, ok := p.(*net.IPNet)
-				if b, valid := netip.AddrFromSlice(n.IP); ok && valid &&
-					b.Unmap() == a.Unmap().WithZone("") {
-					names = append(names, list[i].Name)
-				}
-			}
-		}
-		return nil
-	})
-	return names
 }
 
 // openShared opens the port of a node service's own device, and starts the service.

@@ -112,7 +112,7 @@ var allowed = map[string][]string{
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
 		"internal/due", "internal/fence", "internal/halfopen", "internal/inside", "internal/limit",
-		"internal/prefetch", "internal/service", "internal/dualport", "internal/osnet",
+		"internal/prefetch", "internal/service", "internal/dualport",
 	},
 	"roce/rsocket":      {"roce", "roce/rsocket/...", "internal/halfopen"},
 	"roce/rsocket/core": {},

@@ -12,6 +12,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
@@ -82,8 +83,9 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 		err)
 }
 
-// routeTo returns the interface of the route to a. If a belongs to this host, it returns a random
-// loopback address, which the device can use besides that of the peer.
+// routeTo returns the interface of the route to a. If a belongs to this host, it returns a if a node
+// service has this address, and otherwise a random loopback address, which the device can use
+// besides that of the peer.
 func (f *Flags) routeTo(a netip.Addr) (string, error) {
 	if a.IsLoopback() {
 		return f.ownAddress(a)
@@ -113,6 +115,8 @@ func (f *Flags) routeTo(a netip.Addr) (string, error) {
 // ownAddress returns the device for a peer on this host.
 func (f *Flags) ownAddress(a netip.Addr) (string, error) {
 	switch {
+	case f.kind() != roce.PortXDP && service.Serves(a):
+		return a.String(), nil
 	case f.kind() == roce.PortXDP:
 		return "", fmt.Errorf("%v is this host's own address, and AF_XDP packets to it never leave the "+
 			"host: name another host, or use --datapath udp", a)

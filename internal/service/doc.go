@@ -30,7 +30,7 @@
 //
 //   - protocol.go: messages and limits
 //   - wire.go: sending and receiving messages, descriptors and memory files
-//   - paths.go: where sockets are
+//   - paths.go, find.go: where sockets are
 //   - route.go: which member gets a message of the connection manager
 //   - program.go: the classic BPF programs
 //   - group.go: the sockets of an address

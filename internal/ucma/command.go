@@ -16,6 +16,8 @@ type command struct {
 	in   decoder
 	out  int   // size of the result that the program expects
 	n    int64 // what write returns
+
+	listening *id // of a successful LISTEN
 }
 
 // handlers lists the commands that the owner of the loop executes. They return the result.
@@ -80,6 +82,9 @@ func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 		result, no = h(q, now, m)
 		return no
 	})
+	if no == 0 && q.listening != nil {
+		no = q.listening.announce()
+	}
 	switch {
 	case no != 0:
 		return 0, no

@@ -92,9 +92,48 @@ func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	if err != nil {
 		return nil, errno(err)
 	}
-	i.state, i.listener = listening, l
+	i.state, i.listener, i.service = listening, l, p.Service
 	inside.HandleListener(i.dev.dev, l, i.offer)
+	q.listening = i
 	return nil, 0
+}
+
+// announce tells the node service, if there is one, that the ID listens. If another program does,
+// the ID stops.
+func (i *id) announce() syscall.Errno {
+	failed := inside.Announce(i.dev.dev, i.service)
+	no := i.dev.do(func(now cm.Time, m *cm.CM) syscall.Errno {
+		switch {
+		case failed == nil && !i.dead:
+			i.announced = true
+		case failed == nil:
+			i.withdraw()
+		case !i.dead:
+			i.unlisten(now, m)
+			i.state = idle
+		}
+		return 0
+	})
+	if failed != nil {
+		no = errno(failed)
+	}
+	return no
+}
+
+// withdraw tells the node service that the ID does not listen any more. It does not wait.
+func (i *id) withdraw() {
+	dev, service := i.dev.dev, i.service
+	i.dev.busy.Go(func() { inside.Withdraw(dev, service) })
+}
+
+// unlisten ends the listener. Owner only.
+func (i *id) unlisten(now cm.Time, m *cm.CM) {
+	_ = m.Unlisten(now, i.listener)
+	inside.HandleListener(i.dev.dev, i.listener, nil)
+	if i.announced {
+		i.announced = false
+		i.withdraw()
+	}
 }
 
 // accept answers a request. Without parameters it confirms the peer's response: the program's QP is

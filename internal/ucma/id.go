@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -50,12 +49,14 @@ type id struct {
 	ackTimeout    uint8 // 0: default
 	reuse, afOnly bool
 
-	listener cm.ListenerID // of state listening
-	comm     cm.CommID     // 0: there is none
-	params   *cm.ConnectParams
-	response *cm.Response
-	request  *cm.Request
-	up       bool // the connection was established
+	listener  cm.ListenerID // of state listening
+	service   cm.ServiceID  // of the listener
+	announced bool          // to the node service
+	comm      cm.CommID     // 0: there is none
+	params    *cm.ConnectParams
+	response  *cm.Response
+	request   *cm.Request
+	up        bool // the connection was established
 }
 
 // datagram reports whether events have parameters of datagrams.
@@ -114,8 +115,7 @@ func (i *id) destroy(now cm.Time, m *cm.CM) {
 	}
 	i.unbind()
 	if i.state == listening {
-		_ = m.Unlisten(now, i.listener)
-		inside.HandleListener(i.dev.dev, i.listener, nil)
+		i.unlisten(now, m)
 	}
 	if i.comm != 0 {
 		_ = m.Abort(now, i.comm)

@@ -1,0 +1,55 @@
+package service
+
+import (
+	"net"
+	"net/netip"
+
+	"github.com/gorxe/gorxe/internal/osnet"
+)
+
+// PathsOf returns the standard paths of the services that may serve an interface or address of a
+// network namespace: for an address also those of its interface. ns is a file descriptor of the
+// namespace; 0 or a negative value: that of the process.
+func PathsOf(name string, ns int) []string {
+	paths := Paths(name)
+	if a, err := netip.ParseAddr(name); err == nil {
+		_ = osnet.In(ns, func() error {
+			for _, iface := range interfacesOf(a.Unmap().WithZone("")) {
+				paths = append(paths, Paths(iface)...)
+			}
+			return nil
+		})
+	}
+	return paths
+}
+
+// interfacesOf returns the names of the interfaces that have an address.
+func interfacesOf(a netip.Addr) (names []string) {
+	list, _ := net.Interfaces()
+	for i := range list {
+		addrs, _ := list[i].Addrs()
+		for _, p := range addrs {
+			n, ok := p.(*net.IPNet)
+			if !ok {
+				continue
+			}
+			if b, _ := netip.AddrFromSlice(n.IP); b.Unmap() == a {
+				names = append(names, list[i].Name)
+				break
+			}
+		}
+	}
+	return names
+}
+
+// Serves reports whether a service at a standard path may serve an address of this host, and this
+// user may connect to it.
+func Serves(a netip.Addr) bool {
+	for _, path := range PathsOf(a.String(), 0) {
+		if c, err := connect(path); err == nil {
+			_ = c.Close()
+			return true
+		}
+	}
+	return false
+}
