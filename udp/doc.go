@@ -7,6 +7,9 @@
 // addresses that the user has chosen. Two Ports may use different addresses of an interface, for
 // example 127.0.0.1 and 127.0.0.2. Opening an address twice fails with driver.ErrBusy.
 //
+// Programs can share addresses through a node service: the service opens its Port with
+// Options.Shared, and each program gets its sockets from the service as a [Provider].
+//
 // # Packets
 //
 // Peers see ordinary RoCEv2 packets. The kernel writes the Ethernet, IP and UDP headers and chooses

@@ -70,13 +70,24 @@ func (n *session) sendWills() {
 	}
 	n.s.running.Go(func() {
 		for range 2 {
+			sockets := map[netip.Addr]int{}
 			for _, p := range list {
-				fd, err := n.s.port.Share(p.src)
-				if err != nil {
-					continue
+				fd, ok := sockets[p.src]
+				if !ok {
+					var err error
+					if fd, err = n.s.port.Share(p.src); err != nil {
+						fd = -1 // the address was removed
+					}
+					sockets[p.src] = fd
 				}
-				_ = unix.Sendto(fd, p.b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, p.dst)
-				_ = unix.Close(fd)
+				if fd >= 0 {
+					_ = unix.Sendto(fd, p.b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, p.dst)
+				}
+			}
+			for _, fd := range sockets {
+				if fd >= 0 {
+					_ = unix.Close(fd)
+				}
 			}
 			select {
 			case <-n.s.stop:
