@@ -23,9 +23,9 @@ func NewListener(fd int) *Listener {
 // syncWakeUp is SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP.
 const syncWakeUp = 1
 
-// Serve passes calls to handle until no process with the filter is left. Several goroutines may
-// call Serve. Each handles one call at a time.
-func (l *Listener) Serve(handle func(*Call)) error {
+// Serve passes calls to handle until handle returns false, or no process with the filter is left.
+// Several goroutines may call Serve. Each handles one call at a time.
+func (l *Listener) Serve(handle func(*Call) bool) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var n notification
@@ -42,7 +42,9 @@ func (l *Listener) Serve(handle func(*Call)) error {
 		case err != nil:
 			return fmt.Errorf("seccomp: receive a call: %w", err)
 		}
-		handle(&Call{Nr: int(n.nr), Args: n.args, id: n.id, tid: int(n.pid), l: l})
+		if !handle(&Call{Nr: int(n.nr), Args: n.args, id: n.id, tid: int(n.pid), l: l}) {
+			return nil
+		}
 	}
 }
 

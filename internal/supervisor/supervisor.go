@@ -44,8 +44,9 @@ type Supervisor struct {
 	policy seccomp.Policy
 
 	calls, deviceCalls atomic.Uint64
-	readable           atomic.Bool // the memory of the program has been read once
-	fatal              chan error  // the reason to end the program
+	idle, running      atomic.Int32 // goroutines that wait for calls, and all that answer them
+	readable           atomic.Bool  // the memory of the program has been read once
+	fatal              chan error   // the reason to end the program
 	provider           provider
 
 	active sync.RWMutex // held for reading while a call is handled
@@ -64,8 +65,44 @@ func New(c Config) *Supervisor {
 // Stats returns the counters.
 func (s *Supervisor) Stats() Stats { return Stats{s.calls.Load(), s.deviceCalls.Load()} }
 
-// servers is the number of goroutines that answer calls.
-const servers = 4
+// Goroutines that answer calls. A call can take seconds, for example if it waits for the address of
+// a peer. To not delay others, another goroutine starts when the last one receives a call.
+const (
+	servers    = 4   // that wait for calls
+	maxServers = 512 // all
+)
+
+// startServer starts a goroutine that answers calls.
+func (s *Supervisor) startServer() {
+	s.idle.Add(1)
+	s.running.Add(1)
+	go func() {
+		defer s.running.Add(-1)
+		err := s.l.Serve(func(c *seccomp.Call) bool {
+			if s.idle.Add(-1) == 0 && s.running.Load() < maxServers {
+				s.startServer()
+			}
+			s.handle(c)
+			return s.waitAgain()
+		})
+		if err != nil {
+			s.fail(err)
+		}
+	}()
+}
+
+// waitAgain reports whether a goroutine that has answered a call waits for the next one.
+func (s *Supervisor) waitAgain() bool {
+	for {
+		n := s.idle.Load()
+		if n >= servers {
+			return false
+		}
+		if s.idle.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
 
 // Run starts the program, forwards signals, and returns the exit status as a shell does: 128 plus
 // the number of the signal if one ended the program.
@@ -79,11 +116,7 @@ func (s *Supervisor) Run() (status int, err error) {
 	}
 	defer child.close()
 	for range servers {
-		go func() {
-			if err := s.l.Serve(s.handle); err != nil {
-				s.fail(err)
-			}
-		}()
+		s.startServer()
 	}
 	status, err = child.wait(s)
 	s.active.Lock() // for good: after Run no call uses the tree or the devices

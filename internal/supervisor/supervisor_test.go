@@ -81,7 +81,7 @@ func supervise() int {
 }
 
 // fakeDevice is a device whose ioctl inverts the bytes of an 8-byte argument.
-type fakeDevice struct{ opened, closed atomic.Int32 }
+type fakeDevice struct{ opened, closed, blocked atomic.Int32 }
 
 type fakeFile struct {
 	d   *fakeDevice
@@ -108,6 +108,13 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 	if err := c.ReadAt(b[:], arg); err != nil {
 		return 0, unix.EFAULT
 	}
+	switch string(b[:]) {
+	case blockArg: // waits for all calls of the program
+		f.d.blocked.Add(1)
+		return 0, f.waitBlocked(2 * servers)
+	case countArg:
+		return 0, f.waitBlocked(2*servers - 1)
+	}
 	for i := range b {
 		b[i] = ^b[i]
 	}
@@ -118,6 +125,23 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 		return 0, unix.EIO
 	}
 	return 42, 0
+}
+
+// Arguments of an ioctl that waits.
+const (
+	blockArg = "blocks.."
+	countArg = "counts.."
+)
+
+// waitBlocked waits until n calls wait.
+func (f *fakeFile) waitBlocked(n int32) syscall.Errno {
+	for end := time.Now().Add(20 * time.Second); f.d.blocked.Load() < n; {
+		if time.Now().After(end) {
+			return unix.ETIMEDOUT
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return 0
 }
 
 // Write answers later, with the number of a new descriptor in the program.
