@@ -3,6 +3,7 @@ package device
 import (
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/spf13/pflag"
 
@@ -85,6 +86,17 @@ func (c *Confinement) Apply(dirs ...string) (string, error) {
 		return "", fmt.Errorf("%w (--no-confine keeps all privileges)", err)
 	}
 	return "confined: " + r.String(), nil
+}
+
+// UID returns the user as which a server without directories runs after Apply.
+func (c *Confinement) UID() int {
+	if u := c.user.User; !c.off && u != nil {
+		return u.UID
+	}
+	if u := confine.DefaultUser(); !c.off && u != nil {
+		return u.UID
+	}
+	return os.Geteuid()
 }
 
 // ApplyAndLog is Apply. It writes the line to w.

@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"path/filepath"
 	"slices"
 
 	"github.com/spf13/pflag"
@@ -56,7 +57,8 @@ func (f *Flags) registerDatapath(fs *pflag.FlagSet) {
 // without it.
 func (f *Flags) RegisterIface(fs *pflag.FlagSet, byDefault string) {
 	fs.StringVarP(&f.Iface, "dev", "d", "",
-		"network interface, or an address of this host (default: "+byDefault+")")
+		"network interface, address of this host, or socket of a node service such as "+
+			"/run/gorxe/eth0.sock (default: "+byDefault+")")
 }
 
 // kind returns the kind of port that the flags select. A command without them has PortAuto.
@@ -110,11 +112,16 @@ func (f *Flags) Options() []roce.Option {
 	return opts
 }
 
-// Open opens the interface with the options of the flags, which follow more. It fails if the chosen
-// GID index does not exist.
+// Open opens the interface with the options of the flags, which follow more. If Iface is an
+// absolute path, Open joins the node service whose socket is there. It fails if the chosen GID
+// index does not exist.
 func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device, error) {
+	open := roce.Open
+	if filepath.IsAbs(f.Iface) {
+		open = roce.OpenService
+	}
 	opts := append(slices.Clone(more), f.Options()...)
-	dev, err := roce.Open(f.Iface, append(opts, roce.WithPort(f.kind()), roce.WithXDP(f.roceXDP()),
+	dev, err := open(f.Iface, append(opts, roce.WithPort(f.kind()), roce.WithXDP(f.roceXDP()),
 		roce.WithProgress(progress))...)
 	if err != nil {
 		return nil, err

@@ -21,6 +21,7 @@ type flags struct {
 	access   guard.Flags
 	services serviceList
 	confine  device.Confinement
+	node     node
 	metrics  monitoring
 	version  string // of gorxe
 	port     cli.Int
@@ -39,6 +40,11 @@ gorxe takes the interface's RoCEv2 packets (UDP port 4791) and leaves all other
 traffic to the kernel. It uses AF_XDP if permitted, and otherwise UDP sockets, which
 need no privileges; --datapath chooses one. IFACE may also be one address of this host,
 such as 127.0.0.1, for UDP sockets on this address only.
+
+Other programs of this host can share the interface, its addresses and port 4791: they
+join through a socket (--socket), as gorxe run and programs that open the interface with
+Go package roce do by themselves. gorxe ps and gorxe top show them. When gorxe up ends,
+their devices fail.
 
 It prints the GIDs, the path MTU and the data path. It
 answers 'gorxe ping' and 'gorxe perf' from other hosts, and rping (over rdma_cm,
@@ -105,6 +111,7 @@ from the interface.`,
 	f.services = allServices
 	fs.Var(&f.services, "services", "services to offer: a list of ping, perf and rping, or none")
 	f.confine.Register(fs, device.DefaultUser)
+	f.node.register(fs)
 	fs.Var(&f.metrics.address, "metrics", "serve a status page, JSON and metrics of Prometheus over "+
 		"HTTP at PORT of 127.0.0.1, or at ADDR:PORT (anybody who can reach it can read it)")
 	cli.JSONVar(fs, &f.json, "print events as lines of JSON")
@@ -112,11 +119,11 @@ from the interface.`,
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
-	dev, err := f.device.Open(roce.Auto)
+	dev, err := f.node.open(&f.device)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, dev.Close()) }()
+	defer func() { err = errors.Join(err, f.node.close(), dev.Close()) }()
 	show := &printer{out: out, diag: diag, json: f.json, guard: f.access.Guard(dev)}
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -133,14 +140,21 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	defer f.metrics.close()
 	manager := connectManager()
 	defer manager.close()
+	if err := f.node.setUser(f.confine.UID()); err != nil {
+		return err
+	}
 	kept, err := f.confine.Apply()
 	if err != nil {
 		return err
 	}
-	show.up(dev, f.services, f.port.N)
+	show.up(dev, f.services, f.port.N, f.node.socket())
+	show.event("service", f.node.describe())
 	show.event("confined", kept)
 	wg.Go(func() { followEvents(ctx, dev, show) })
 	state := status.NewCollector(status.Config{Device: dev, Name: programName, Version: f.version})
+	if f.node.server != nil {
+		state.Serve(f.node.server)
+	}
 	wg.Go(func() { f.metrics.serve(ctx, state, show) })
 	var w warner
 	wg.Go(func() { w.run(ctx, dev, show) })

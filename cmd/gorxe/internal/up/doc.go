@@ -3,6 +3,7 @@
 //
 // Reading order:
 //   - command.go: the command
+//   - socket.go: the node service, by which other programs share the interface
 //   - services.go: the services
 //   - events.go: changes of the interface
 //   - warn.go: warnings about suspicious packets

@@ -17,7 +17,8 @@ import (
 
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
-	// up, confined, gids, link-up, link-down, mtu, session, network, warning, error, down
+	// up, service, confined, metrics, gids, link-up, link-down, mtu, session, network, warning,
+	// error, down
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
@@ -31,6 +32,7 @@ type line struct {
 	Counters *roce.Counters   `json:"counters,omitempty"`
 	Network  *network         `json:"network,omitempty"`
 
+	Socket   string            `json:"socket,omitempty"`    // of the event up: of the node service
 	ClassMap *roce.ClassMap    `json:"class_map,omitempty"` // of the event up
 	Services []string          `json:"services,omitempty"`  // of the event up
 	Allow    []netip.Prefix    `json:"allow,omitempty"`     // of the event up; none: nobody
@@ -59,10 +61,10 @@ func (s *printer) print(l line, text func()) {
 	text()
 }
 
-func (s *printer) up(dev *roce.Device, services serviceList, port int) {
+func (s *printer) up(dev *roce.Device, services serviceList, port int, socket string) {
 	info, gids, classes := dev.Info(), dev.GIDs(), dev.ClassMap()
 	s.print(line{Event: "up", Device: &info, MAC: info.MAC.String(), GIDs: gids, Port: port,
-		ClassMap: &classes, Services: services, Allow: s.guard.Allowed(), Deny: s.guard.Denied()},
+		Socket: socket, ClassMap: &classes, Services: services, Allow: s.guard.Allowed(), Deny: s.guard.Denied()},
 		func() {
 			fmt.Fprintf(s.out, "%s is an RDMA NIC: %s, %s, MTU %d, path MTU %d\n",
 				info.Name, info.Datapath, cli.Count(info.Queues, "queue"), info.MTU, info.ActiveMTU)
