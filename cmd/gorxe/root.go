@@ -59,7 +59,7 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), ps.Command(), ps.TopCommand(), devices.Command(), ping.Command(), perf.Command(),
-		pingpong.Command(), runcommand.Command(), send.Command(), recv.Command(), bench.Command(), sim.Command(),
+		pingpong.Command(), runcommand.Command(), runcommand.ServiceCommand(build().Version), send.Command(), recv.Command(), bench.Command(), sim.Command(),
 		statusbyte.Command(), flow.Command(),
 		dump.Command(), fuzz.Command(), versionCommand(),
 	)

@@ -1,10 +1,17 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"github.com/gorxe/gorxe/internal/service"
 )
 
 // gorxe run shows the device to a program and returns its exit status.
@@ -48,4 +55,122 @@ func TestRunNoProgram(t *testing.T) {
 			t.Errorf("status %d, message %q, want 1 and the name", r.status, r.err)
 		}
 	}
+}
+
+// Two programs share an address. The service that the first one has started ends after the last.
+func TestRunShares(t *testing.T) {
+	const addr = "127.0.0.92"
+	socket := removeSocket(t, addr)
+	dir := t.TempDir()
+	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
+	first := start(t, nil, "run", "--dev", addr, "--", "sh", "-c",
+		"touch $1; while ! test -e $2; do sleep 0.05; done", "sh", started, end)
+	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(started); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first program does not start")
+		}
+	}
+	if !service.Answers(socket) {
+		t.Errorf("no service answers at %s", socket)
+	}
+	second := run(t, nil, "run", "--dev", addr, "--port", "udp", "--", "cat",
+		"/sys/class/infiniband/rxe0/ports/1/gids/0").ok()
+	if want := "0000:0000:0000:0000:0000:ffff:7f00:005c\n"; second.stdout != want {
+		t.Errorf("the second program sees GID %q, want %q", second.stdout, want)
+	}
+	alone := run(t, nil, "run", "--dev", addr, "--socket", "none", "--", "true")
+	if alone.status == 0 || !strings.Contains(alone.err, "in use") {
+		t.Errorf("--socket none: status %d, message %q, want an error", alone.status, alone.err)
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first.wait().ok()
+	for deadline := time.Now().Add(limit); service.Answers(socket); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the service still answers after its last program has ended")
+		}
+	}
+}
+
+// Programs of perftest connect through the service at one address. When the service dies, they get
+// errors.
+func TestRunPerftest(t *testing.T) {
+	if _, err := exec.LookPath("ib_write_bw"); err != nil {
+		t.Log("perftest is not installed: nothing to test")
+		return
+	}
+	const addr = "127.0.0.93"
+	removeSocket(t, addr)
+	pair := func(port string, args ...string) (server, client *process) {
+		args = append([]string{"run", "--dev", addr, "--", "ib_write_bw", "-F", "-x", "0", "-p", port},
+			args...)
+		server = start(t, nil, args...)
+		awaitListening(t, port)
+		return server, start(t, nil, append(args, addr)...)
+	}
+	server, client := pair("18793", "-n", "100")
+	client.wait().ok()
+	server.wait().ok()
+
+	server, client = pair("18794", "--run_infinitely")
+	time.Sleep(time.Second) // so that the test runs, on a machine that is not very busy
+	killService(t, addr)
+	for name, p := range map[string]*process{"client": client, "server": server} {
+		if r := p.wait(); r.status == 0 {
+			t.Errorf("exit status 0 of the %s after the end of the service\n%s%s", name, r.stdout, r.err)
+		}
+	}
+}
+
+// removeSocket removes the files of the service of an address at the end of the test. It returns the
+// path of its socket.
+func removeSocket(t *testing.T, addr string) string {
+	path := service.DefaultPath(addr)
+	t.Cleanup(func() {
+		_ = os.Remove(path)
+		_ = os.Remove(strings.TrimSuffix(path, ".sock") + ".lock")
+	})
+	return path
+}
+
+// awaitListening waits until a socket listens on a TCP port.
+func awaitListening(t *testing.T, port string) {
+	t.Helper()
+	n, _ := strconv.Atoi(port)
+	want := ":" + strings.ToUpper(strconv.FormatInt(int64(n), 16)) + " "
+	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			text, _ := os.ReadFile(name)
+			if strings.Contains(string(text), want) {
+				return
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("no program listens on TCP port %s", port)
+		}
+	}
+}
+
+// killService kills the service of an address.
+func killService(t *testing.T, addr string) {
+	t.Helper()
+	list, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range list {
+		text, _ := os.ReadFile(name)
+		if strings.HasPrefix(string(text), binary+"\x00run-service\x00"+addr+"\x00") {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Errorf("no process is the service of %s", addr)
 }

@@ -31,6 +31,7 @@
 //   - protocol.go: messages and limits
 //   - wire.go: sending and receiving messages, descriptors and memory files
 //   - paths.go, find.go: where sockets are
+//   - lock.go: who may start or end the service at a path
 //   - route.go: which member gets a message of the connection manager
 //   - program.go: the classic BPF programs
 //   - group.go: the sockets of an address

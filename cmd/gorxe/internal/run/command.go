@@ -18,6 +18,7 @@ type flags struct {
 	faults faults
 	trace  bool
 	stats  bool
+	socket string // of the node service; noService: none; "": the standard one
 }
 
 // Command returns the command "gorxe run".
@@ -31,9 +32,12 @@ starts, on an emulated RDMA device. The kernel needs no RDMA support, and the pr
 needs nothing but rdma-core's libraries. No privileges are needed: without them the
 device uses UDP sockets.
 
-The program sees one device, rxe0, with the addresses of the interface as GIDs. Several
-'gorxe run' on one host need different addresses: --dev accepts an address instead of an
-interface. The other side may also be gorxe, the kernel's rxe or a hardware NIC.
+The program sees one device, rxe0, with the addresses of the interface as GIDs. It joins
+the node service of the interface ('gorxe up'). If there is none, gorxe starts one for the
+programs of this user, which ends after the last of them. So several programs share an
+address, and can connect to each other. With --datapath xdp or --socket none the program
+has the addresses alone. The other side may also be gorxe, the kernel's rxe or a hardware
+NIC.
 
 The exit status is that of the program, and 128 plus the number of the signal if a signal
 ended it. Signals are forwarded to the program. gorxe ends after the program and all
@@ -44,8 +48,8 @@ device sends.`,
 		Example: `  gorxe run -- ibv_devinfo -v
 
   # two programs on one host
-  gorxe run --dev 127.0.0.1 -- ib_write_bw -x 0
-  gorxe run --dev 127.0.0.2 -- ib_write_bw -x 0 127.0.0.1
+  gorxe run -- ib_write_bw -x 0
+  gorxe run -- ib_write_bw -x 0 127.0.0.1
 
   # a shell in which all programs see the device
   gorxe run --dev eth0 -- bash
@@ -83,7 +87,11 @@ device sends.`,
 	fs.SetInterspersed(false)
 	f.device.RegisterIface(fs, "lo")
 	f.device.Register(fs)
+	fs.Var(&f.device.Datapath, "port", fs.Lookup("datapath").Usage)
+	_ = fs.MarkHidden("port") // a second name of --datapath
 	f.faults.register(fs)
+	fs.StringVar(&f.socket, "socket", "", "socket of the node service to join, or none: do not share "+
+		"the addresses with other programs (default: that of the interface)")
 	fs.BoolVar(&f.trace, "trace", false, "print a line for each verbs call on stderr")
 	fs.BoolVar(&f.stats, "stats", false, "print counters on stderr at the end")
 	return cmd

@@ -39,7 +39,7 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.faults.close()) }()
-	dev, err := f.device.Open(roce.Auto, opts...)
+	dev, err := f.open(diag, opts)
 	if err != nil {
 		return 0, err
 	}

@@ -1,0 +1,51 @@
+package service
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lock locks the socket at a path against others who want to start or end the service there. It
+// makes the standard folder. The lock is released by the function that it returns, and at the end
+// of the process.
+func Lock(path string) (unlock func(), err error) {
+	if err := makeDir(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	name := strings.TrimSuffix(path, suffix) + ".lock"
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	for {
+		if err = unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("lock %s: %w", name, err)
+	}
+	return func() { _ = unix.Close(fd) }, nil
+}
+
+// Answers reports whether a service answers at a path, and lets this user connect.
+func Answers(path string) bool {
+	c, err := dial(path)
+	if err == nil {
+		_ = c.Close()
+	}
+	return err == nil
+}
+
+// HasMembers reports whether the service has members.
+func (s *Server) HasMembers() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.slots[:], func(n *session) bool { return n != nil })
+}
