@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -37,7 +38,7 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 	unlock, failed := service.Lock(path)
 	if failed == nil {
 		defer unlock()
-		if !answers(d.Iface) && !answers(name) {
+		if !slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) {
 			failed = startService(name, path)
 		}
 	}
@@ -47,16 +48,6 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 			failed)
 	}
 	return dev, err
-}
-
-// answers reports whether a service answers at one of the standard paths.
-func answers(name string) bool {
-	for _, path := range service.Paths(name) {
-		if service.Answers(path) {
-			return true
-		}
-	}
-	return false
 }
 
 // serviceName returns the name of the service for a device: the interface, also if the device is
