@@ -298,7 +298,6 @@ func TestHostile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.close()
 	start, last := time.Now(), time.Now()
 	for n := range *runs {
 		at := *first + n
@@ -311,4 +310,5 @@ func TestHostile(t *testing.T) {
 				a.steps)
 		}
 	}
+	a.close() // not deferred: after a panic, the devices are locked
 }

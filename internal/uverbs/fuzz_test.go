@@ -72,7 +72,6 @@ func TestHostile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer a.close()
 	w := newWatch(t)
 	for n := *first; n < *first+*runs; {
 		born := n
@@ -97,6 +96,7 @@ func TestHostile(t *testing.T) {
 		w.ended(a.count, a.steps)
 	}
 	w.report(a.count, a.steps)
+	a.close() // not deferred: after a panic, the devices are locked
 }
 
 // watch observes a long run: that it does not hang, and that what it uses does not grow.

@@ -196,7 +196,11 @@ func (h *hostile) garbageWrite() {
 		copy(b, enc(uint32(b[0]%64), uint16(len(b)/4)))
 		b = b[:len(b)/4*4]
 	}
-	_, _ = h.ctx.Write(h.p, h.p.put(b), uint64(len(b)))
+	n := uint64(len(b))
+	if h.in.U8() > 250 {
+		n = uint64(h.number())
+	}
+	_, _ = h.ctx.Write(h.p, h.p.put(b), n)
 }
 
 func (h *hostile) anyRing() *userRing { return []*userRing{h.sq, h.rq, h.cring}[h.in.U8()%3] }
