@@ -45,6 +45,9 @@ func init() {
 			g.transmit(now)
 		})
 	}
+	inside.ProgramName = func(name string) any {
+		return Option(func(c *config) { c.program = name })
+	}
 	inside.Report = func(d any, maxQPs int) []byte { return d.(*Device).reportJSON(maxQPs) }
 	inside.HandleConn = func(d any, comm cm.CommID, gids bth.GIDPair, path *Path,
 		h inside.CMHandler) {

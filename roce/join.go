@@ -28,11 +28,12 @@ func WithoutService() Option { return func(c *config) { c.noService = true } }
 //
 // Errors: ErrNoService, ErrServiceRefused, and those of New.
 func OpenService(path string, opts ...Option) (*Device, error) {
-	port, err := joinAt(path, service.JoinOptions{})
+	c := newConfig(opts)
+	port, err := joinAt(path, service.JoinOptions{Name: c.program})
 	if err != nil {
 		return nil, err
 	}
-	return openOn(port, memberReason, newConfig(opts), opts)
+	return openOn(port, memberReason, c, opts)
 }
 
 // openOn creates a Device on a port that Open or OpenService has opened.
@@ -65,7 +66,7 @@ func (c *config) mayJoin() bool {
 // join joins the node service of an interface or address. It returns nil if there is none in this
 // network namespace, or if this user may not use it.
 func (c *config) join(name string) (driver.Port, error) {
-	o := service.JoinOptions{NetNS: c.xdp.NetNS, SameNet: true}
+	o := service.JoinOptions{Name: c.program, NetNS: c.xdp.NetNS, SameNet: true}
 	if a, err := netip.ParseAddr(name); err == nil {
 		o.Addr = a
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -107,6 +108,33 @@ func TestServiceOverXDP(t *testing.T) {
 	talk(t, own, other)
 	talk(t, other, a)
 	talk(t, b, other)
+}
+
+// A service lists a device under the name of an option, and gets its report.
+func TestProgramName(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	name := udp.RandomLoopback().String()
+	path := service.Paths(name)[1]
+	s, err := service.New(path, service.Options{})
+	must(t, err)
+	host, err := Open(name, inside.Host(s).(Option))
+	must(t, err)
+	defer host.Close()
+	defer s.Close()
+	for _, open := range []func(Option) (*Device, error){
+		func(o Option) (*Device, error) { return OpenService(path, o) },
+		func(o Option) (*Device, error) { return Open(name, o) },
+	} {
+		d, err := open(inside.ProgramName("program").(Option))
+		must(t, err)
+		if r := s.Reports(time.Minute); len(r) != 1 || r[0].Name != "program" || len(r[0].Body) == 0 {
+			t.Errorf("Reports() returns %d reports, want one, of the program", len(r))
+		}
+		must(t, d.Close())
+		for len(s.Reports(time.Minute)) > 0 { // the service notices the end soon
+			time.Sleep(time.Millisecond)
+		}
+	}
 }
 
 func TestNoService(t *testing.T) {

@@ -73,6 +73,10 @@ var (
 	// another call without h. Only the loop's owner may call it.
 	HandleListener func(device any, id cm.ListenerID, h CMHandler)
 
+	// ProgramName returns a roce.Option: the name under which a node service lists the device,
+	// instead of that of this program.
+	ProgramName func(name string) any
+
 	// Report returns the state of a *roce.Device and of at most maxQPs of its queue pairs as JSON.
 	// Package internal/status decodes it. It costs a round trip to the device's thread for each 64
 	// QPs.

@@ -6,8 +6,10 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/internal/nldev"
 	"github.com/gorxe/gorxe/internal/supervisor"
 	"github.com/gorxe/gorxe/internal/sysfs"
@@ -39,6 +41,7 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.faults.close()) }()
+	opts = append(opts, inside.ProgramName(filepath.Base(path)).(roce.Option))
 	dev, err := f.open(diag, opts)
 	if err != nil {
 		return 0, err
