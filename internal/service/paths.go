@@ -71,7 +71,11 @@ func makeDir(dir string) error {
 	default:
 		return nil
 	}
-	if err := os.Mkdir(dir, mode); err != nil && !errors.Is(err, os.ErrExist) {
+	err := os.Mkdir(dir, mode)
+	if err == nil {
+		err = os.Chmod(dir, mode) // whatever the umask is
+	}
+	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make the folder of the socket: %w", err)
 	}
 	return checkDir(dir)
