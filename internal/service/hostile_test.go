@@ -29,7 +29,7 @@ func eventually(t *testing.T, what string, f func() bool) {
 }
 
 // rawJoin joins a service without a port, as a hostile program may.
-func rawJoin(t *testing.T, s *Server) *client {
+func rawJoin(t testing.TB, s *Server) *client {
 	t.Helper()
 	c, err := open(s.Path(), &JoinOptions{Name: "raw"})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 )
 
 // start starts a service on an address of the loopback interface.
-func start(t *testing.T, o Options, addrs ...netip.Addr) *Server {
+func start(t testing.TB, o Options, addrs ...netip.Addr) *Server {
 	t.Helper()
 	if len(addrs) == 0 {
 		addrs = []netip.Addr{udp.RandomLoopback()}
