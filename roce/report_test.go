@@ -14,9 +14,6 @@ func TestReport(t *testing.T) {
 	a, b := newRig(t, rigConfig{})
 	extra, err := a.CreateQP(a.pd, QPConfig{Type: UD, SendCQ: a.cq, SendDepth: 1})
 	must(t, err)
-	must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 100)},
-		RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
-	pollOK(t, 0, WCWrite, a.cq)
 	var r struct {
 		Counters map[string]uint64
 		RTTs     struct {
@@ -30,15 +27,24 @@ func TestReport(t *testing.T) {
 			RemoteQPN   QPN `json:"remote_qpn"`
 		}
 	}
-	must(t, json.Unmarshal(a.reportJSON(10), &r))
 	var samples uint64
-	for _, n := range r.RTTs.Counts {
-		samples += n
+	writes := uint64(0)
+	for samples == 0 { // a retransmission is not measured
+		if writes++; writes > 1000 {
+			t.Fatal("no round trip was measured")
+		}
+		must(t, a.qp.PostSend(SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{a.mr.SGE(0, 100)},
+			RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}))
+		pollOK(t, 0, WCWrite, a.cq)
+		must(t, json.Unmarshal(a.reportJSON(10), &r))
+		for _, n := range r.RTTs.Counts {
+			samples += n
+		}
 	}
-	if samples == 0 || r.RTTs.Sum <= 0 {
-		t.Errorf("%d round trips of %d ns after a WRITE, want some", samples, r.RTTs.Sum)
+	if r.RTTs.Sum <= 0 {
+		t.Errorf("%d round trips take %d ns", samples, r.RTTs.Sum)
 	}
-	if r.Counters["sent_bytes"] != 100 || r.Objects["qps"] != 2 || r.Objects["mrs"] != 1 {
+	if r.Counters["completions"] < writes || r.Objects["qps"] != 2 || r.Objects["mrs"] != 1 {
 		t.Errorf("counters %v, objects %v", r.Counters, r.Objects)
 	}
 	found := 0
@@ -47,7 +53,7 @@ func TestReport(t *testing.T) {
 		case a.qp.QPN():
 			found++
 			if q.Type != "RC" || q.State != "RTS" || q.RemoteQPN != b.qp.QPN() ||
-				q.Remote != b.qp.Local().GID || q.Acked != 1 {
+				q.Remote != b.qp.Local().GID || q.Acked != writes {
 				t.Errorf("the report of a connected QP is %+v", q)
 			}
 		case extra.QPN():

@@ -59,14 +59,14 @@ func TestMetrics(t *testing.T) {
 	for _, want := range []string{
 		"# HELP gorxe_sent_pkts_total packets sent\n",
 		"# TYPE gorxe_sent_pkts_total counter\n",
-		`gorxe_completions_total{` + device + `,slot="0"} 1`,
+		`gorxe_completions_total{` + device + `,slot="0"} `,
 		"# TYPE gorxe_parked_bytes gauge\n",
 		`gorxe_drop_frame_total{` + device + `,reason="bad_icrc",slot="0"} 0`,
 		`gorxe_class_sent_pkts_total{class="0",` + device,
 		`gorxe_cm_received_total{` + `device="` + p.dev[0].Info().Name + `",message="req",program="test"`,
 		`gorxe_qp_acked_psns_total{` + device + `,qpn="0x`,
 		"# TYPE gorxe_rtt_seconds histogram\n",
-		`gorxe_rtt_seconds_bucket{` + device + `,slot="0",le="+Inf"} 1`,
+		`gorxe_rtt_seconds_bucket{` + device + `,slot="0",le="+Inf"} `,
 		`gorxe_program_objects{` + device + `,slot="0",type="qp"} 1`,
 		"gorxe_device_up{", "gorxe_programs{", "gorxe_qps_omitted{",
 	} {

@@ -46,10 +46,21 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// send makes the first device send n messages without payload.
+// send makes the first device send at least n messages without payload, until it has measured a
+// round trip: those of retransmitted packets are not measured.
 func (p *pair) send(t *testing.T, n int) {
 	t.Helper()
-	for range n {
+	measured := func() bool {
+		var b body
+		if err := json.Unmarshal(inside.Report(p.dev[0], 0), &b); err != nil {
+			t.Fatal(err)
+		}
+		return b.RTTs.total() > 0
+	}
+	for i := 0; i < n || !measured(); i++ {
+		if i > 1000 {
+			t.Fatal("no round trip was measured")
+		}
 		if err := p.qp[1].PostRecv(roce.RecvWR{}); err != nil {
 			t.Fatal(err)
 		}
