@@ -210,7 +210,7 @@ func confined(path string) error {
 	if err != nil {
 		return err
 	}
-	if r.UID == 0 || r.Syscalls == 0 {
+	if r.UID == 0 || len(r.Capabilities) > 0 {
 		return fmt.Errorf("not confined: %v", r)
 	}
 	fmt.Println("ready")
