@@ -61,8 +61,6 @@ func TestAddressFamilies(t *testing.T) {
 	dev, err := roce.New(p)
 	must(t, err)
 	defer func() { must(t, dev.Close()) }()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	for i, name := range []string{"link-local", "IPv4", "IPv6"} {
 		t.Run(name, func(t *testing.T) {
 			a := newProgram(t, h.Path())
@@ -74,24 +72,14 @@ func TestAddressFamilies(t *testing.T) {
 			l, err := dev.Listen(at, roce.ListenOptions{})
 			must(t, err)
 			defer l.Close()
-			go func() {
-				if _, err := accept(ctx, l, remote); err != nil {
-					t.Error(err)
-				}
-			}()
-			must(t, connect(t, a, at).Close())
+			exchange(t, a, l, remote)
 			// Between members.
 			b, c := newProgram(t, h.Path()), newProgram(t, h.Path())
 			at = netip.AddrPortFrom(families(t, c.port)[i], 7472)
 			m, err := c.dev.Listen(at, roce.ListenOptions{})
 			must(t, err)
 			defer m.Close()
-			go func() {
-				if _, err := accept(ctx, m, c.Endpoint); err != nil {
-					t.Error(err)
-				}
-			}()
-			must(t, connect(t, b, at).Close())
+			exchange(t, b, m, c.Endpoint)
 		})
 	}
 }
@@ -139,9 +127,7 @@ func TestAddressChanges(t *testing.T) {
 		return slices.ContainsFunc(a.dev.GIDs(),
 			func(g roce.GIDEntry) bool { return g.GID == roce.GIDFromAddr(extra.Addr()) })
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for round := range 3 {
+	for range 3 {
 		change(func(l netlink.Link, x *netlink.Addr) error { return netlink.AddrAdd(l, x) })
 		eventually(t, "the member has the address", has)
 		b := newProgram(t, h.Path())
@@ -150,12 +136,7 @@ func TestAddressChanges(t *testing.T) {
 		must(t, err)
 		e, err := endpoint.New(a.dev, endpoint.Config{Memory: memory})
 		must(t, err)
-		go func() {
-			if _, err := accept(ctx, l, e); err != nil {
-				t.Errorf("round %d: %v", round, err)
-			}
-		}()
-		must(t, connect(t, b, at).Close())
+		exchange(t, b, l, e)
 		must(t, l.Close())
 		must(t, e.Close())
 		must(t, b.dev.Close())
