@@ -39,7 +39,7 @@ func GetSuite(ctx context.Context, o Options) (*Suite, error) {
 		return nil, err
 	}
 	defer unlock()
-	sum := sha256.Sum256(fmt.Appendf(nil, "suite %d %q %q", recipeVersion, s.release, s.packages))
+	sum := sha256.Sum256(fmt.Appendf(nil, "suite %d.2 %q %q", recipeVersion, s.release, s.packages))
 	root := filepath.Join(dir, "suite-"+hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		if o.Log != nil {
@@ -57,6 +57,9 @@ func GetSuite(ctx context.Context, o Options) (*Suite, error) {
 	suite.Files, err = guestFiles(root)
 	return suite, err
 }
+
+// mergedDirs are the folders that may be links to folders below usr.
+var mergedDirs = []string{"bin", "sbin", "lib", "lib64"}
 
 // versionFile is a file in Suite.Root with Suite.Version.
 const versionFile = ".rdma-core"
@@ -85,6 +88,12 @@ func buildSuite(ctx context.Context, dir, root string, s *spec) error {
 	}
 	for _, d := range []string{"proc", "dev", "sys", "tmp"} {
 		if err := os.MkdirAll(filepath.Join(out, d), 0o755); err != nil {
+			return err
+		}
+	}
+	// Newer releases have all programs and libraries below usr.
+	for _, d := range mergedDirs {
+		if err := os.Symlink("usr/"+d, filepath.Join(out, d)); err != nil && !os.IsExist(err) {
 			return err
 		}
 	}
@@ -140,8 +149,12 @@ func guestFiles(root string) (map[string]string, error) {
 		}
 		return nil
 	}
-	for _, pattern := range []string{"usr/bin/python3*", "usr/lib/python3*", SuiteTests,
-		"usr/lib/" + arch + "/*.so*", "lib/" + arch + "/*.so*"} {
+	patterns := []string{"usr/bin/python3*", "usr/lib/python3*", SuiteTests,
+		"usr/lib/" + arch + "/*.so*"}
+	if st, err := os.Lstat(filepath.Join(root, "lib")); err == nil && st.IsDir() {
+		patterns = append(patterns, "lib/"+arch+"/*.so*")
+	}
+	for _, pattern := range patterns {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			return nil, err
