@@ -127,8 +127,8 @@ func TestRunPerftest(t *testing.T) {
 	}
 }
 
-// removeSocket removes the files of the service of an address at the end of the test. It returns the
-// path of its socket.
+// removeSocket removes the files of the service of an address at the end of the test. It returns
+// the path of its socket.
 func removeSocket(t *testing.T, addr string) string {
 	path := service.DefaultPath(addr)
 	t.Cleanup(func() {

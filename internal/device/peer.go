@@ -83,8 +83,8 @@ func resolve(ctx context.Context, host string) ([]netip.Addr, error) {
 		err)
 }
 
-// routeTo returns the interface of the route to a. If a belongs to this host, it returns a if a node
-// service has this address, and otherwise a random loopback address, which the device can use
+// routeTo returns the interface of the route to a. If a belongs to this host, it returns a if a
+// node service has this address, and otherwise a random loopback address, which the device can use
 // besides that of the peer.
 func (f *Flags) routeTo(a netip.Addr) (string, error) {
 	if a.IsLoopback() {

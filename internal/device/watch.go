@@ -8,9 +8,9 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// WhilePresent returns a context that ends when dev's interface is removed, or the node service that
-// dev has joined ends. Its cause then wraps roce.ErrGone or roce.ErrServiceEnded. The caller calls
-// the CancelFunc before it closes dev.
+// WhilePresent returns a context that ends when dev's interface is removed, or the node service
+// that dev has joined ends. Its cause then wraps roce.ErrGone or roce.ErrServiceEnded. The caller
+// calls the CancelFunc before it closes dev.
 func WhilePresent(ctx context.Context, dev *roce.Device) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
