@@ -87,7 +87,7 @@ func (n *node) start(f *device.Flags, gid int) (*roce.Device, error) {
 
 // setUser prepares the service for a process that becomes another user.
 func (n *node) setUser(uid int) error {
-	if n.server == nil || uid == os.Geteuid() {
+	if n.server == nil || os.Geteuid() != 0 { // only root becomes another user
 		return nil
 	}
 	return n.server.SetOwner(uid)

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
+	"github.com/gorxe/gorxe/xdp/veth"
+)
+
+// up without privileges lets programs of its host join, on AF_XDP. They reach it and other hosts at
+// its address. When it ends, their devices fail.
+func TestUpService(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	if err := pair.A.Do(func() error { // packets to own addresses go through the loopback interface
+		lo, err := netlink.LinkByName("lo")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(lo)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "s")
+	up := server(t, &pair.A, port, "up", pair.A.Iface, "--socket", path)
+	confined(t, up, nobody, noCaps)
+	host := pair.A.IPv4.Addr().String()
+	run(t, &pair.A, "perf", "write-bw", host, "-n", "50", "-d", path).ok()
+	run(t, &pair.A, "ping", host, "-c", "2", "-i", "0", "-d", path).ok()
+	run(t, &pair.B, "perf", "read-bw", host, "-n", "50").ok()
+
+	dev, err := roce.OpenService(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if info := dev.Info(); info.Service != path || info.Name != pair.A.Iface {
+		t.Errorf("Info() = %+v, want a member of %s", info, path)
+	}
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	if r := up.wait().ok(); !strings.Contains(r.err, path) {
+		t.Errorf("up does not print its socket: %s", r.err)
+	}
+	select {
+	case <-dev.Done():
+	case <-time.After(limit):
+		t.Fatal("the device works without its service")
+	}
+	if err := dev.Err(); !errors.Is(err, roce.ErrServiceEnded) {
+		t.Errorf("Err() = %v, want ErrServiceEnded", err)
+	}
+}
+
+// Programs of an ordinary user join the service of this user at one address, by themselves.
+func TestUpServiceOfUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("the test must run as root")
+	}
+	const uid = 12345
+	dir, err := os.MkdirTemp("", "gorxe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chown(dir, uid, uid); err != nil {
+		t.Fatal(err)
+	}
+	addr := udp.RandomLoopback().String()
+	as := func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+		c.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+dir)
+	}
+	up := startWith(t, nil, as, "up", addr)
+	path := filepath.Join(dir, "gorxe", addr+".sock")
+	eventually(t, "the service listens", func() bool {
+		d, err := roce.OpenService(path)
+		if err != nil {
+			return false
+		}
+		return d.Close() == nil
+	})
+	out := startWith(t, nil, as, "perf", "write-bw", addr, "-n", "50").wait().ok().stdout
+	if strings.Contains(out, "127.64.") {
+		t.Errorf("perf uses another address:\n%s", out)
+	}
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	up.wait().ok()
+}
