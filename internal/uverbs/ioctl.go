@@ -12,6 +12,7 @@ type attr struct {
 	id, len uint16
 	data    uint64 // the value, or its address if len > 8
 	at      uint64 // address of the attribute
+	flags   uint16
 }
 
 // attrs are the attributes of a call.
@@ -70,10 +71,7 @@ func (a *attrs) output(id uint16, b []byte) syscall.Errno {
 // mark sets the flag "valid output".
 func (a *attrs) mark(x *attr) syscall.Errno {
 	var flags [2]byte
-	if a.call.ReadAt(flags[:], x.at+4) != nil {
-		return syscall.EFAULT
-	}
-	flags[0] |= flagValidOutput
+	binary.LittleEndian.PutUint16(flags[:], x.flags|flagValidOutput)
 	if a.call.WriteAt(flags[:], x.at+4) != nil {
 		return syscall.EFAULT
 	}
@@ -96,28 +94,42 @@ func (a *attrs) outputFD(id uint16, fd int) (int, syscall.Errno) {
 	return n, a.mark(x)
 }
 
+// fewAttrs is the number of attributes that are read together with the header.
+const fewAttrs = 8
+
 // readIoctl reads the header and the attributes of RDMA_VERBS_IOCTL.
 func readIoctl(call Caller, arg uint64) (object, method uint16, a attrs, no syscall.Errno) {
 	a.call = call
-	var head [ioctlHeader]byte
-	if call.ReadAt(head[:], arg) != nil {
+	// Most calls have few attributes. One read gets them all if they are in the same page.
+	var first [ioctlHeader + fewAttrs*ioctlAttr]byte
+	head := first[:]
+	if arg%pageSize > pageSize-uint64(len(first)) {
+		head = first[:ioctlHeader]
+	}
+	if call.ReadAt(head, arg) != nil {
 		return 0, 0, a, syscall.EFAULT
 	}
-	d := abi.Decoder{B: head[:]}
+	d := abi.Decoder{B: head}
 	length := d.U16()
 	object, method = d.U16(), d.U16()
 	n := d.U16()
 	if n > maxAttrs || int(length) != ioctlHeader+ioctlAttr*int(n) {
 		return 0, 0, a, syscall.EINVAL
 	}
-	list := make([]byte, ioctlAttr*int(n))
-	if n > 0 && call.ReadAt(list, arg+ioctlHeader) != nil {
-		return 0, 0, a, syscall.EFAULT
+	var list []byte
+	if int(length) <= len(head) {
+		list = head[ioctlHeader:length]
+	} else {
+		list = make([]byte, ioctlAttr*int(n))
+		if call.ReadAt(list, arg+ioctlHeader) != nil {
+			return 0, 0, a, syscall.EFAULT
+		}
 	}
 	d = abi.Decoder{B: list}
 	for i := range uint64(n) {
 		x := attr{id: d.U16(), len: d.U16(), at: arg + ioctlHeader + ioctlAttr*i}
-		d.Skip(4)
+		x.flags = d.U16()
+		d.Skip(2)
 		x.data = d.U64()
 		a.list = append(a.list, x)
 	}
