@@ -11,27 +11,51 @@ import (
 )
 
 // Lock locks the socket at a path against others who want to start or end the service there. It
-// makes the standard folder. The lock is released by the function that it returns, and at the end
-// of the process.
-func Lock(path string) (unlock func(), err error) {
+// makes the standard folder. The lock is released by the function that it returns, which also
+// removes the file of the lock if remove is true, and at the end of the process.
+func Lock(path string) (unlock func(remove bool), err error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
 	name := strings.TrimSuffix(path, suffix) + ".lock"
-	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	for {
+		fd, current, err := lockFile(name)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("lock %s: %w", name, err)
+		case current:
+			return func(remove bool) {
+				if remove {
+					_ = unix.Unlink(name)
+				}
+				_ = unix.Close(fd)
+			}, nil
+		}
+		_ = unix.Close(fd)
+	}
+}
+
+// lockFile opens and locks a file. current is false if another process has removed it meanwhile.
+func lockFile(name string) (fd int, current bool, err error) {
+	fd, err = unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", name, err)
+		return -1, false, err
 	}
 	for {
 		if err = unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
+	var mine, there unix.Stat_t
+	if err == nil {
+		err = unix.Fstat(fd, &mine)
+	}
 	if err != nil {
 		_ = unix.Close(fd)
-		return nil, fmt.Errorf("lock %s: %w", name, err)
+		return -1, false, err
 	}
-	return func() { _ = unix.Close(fd) }, nil
+	current = unix.Lstat(name, &there) == nil && there.Ino == mine.Ino && there.Dev == mine.Dev
+	return fd, current, nil
 }
 
 // Answers reports whether a service answers at a path, and lets this user connect.

@@ -13,12 +13,12 @@ func TestLock(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	locked := make(chan func())
+	locked := make(chan func(bool))
 	go func() {
 		second, err := Lock(path)
 		if err != nil {
 			t.Error(err)
-			second = func() {}
+			second = func(bool) {}
 		}
 		locked <- second
 	}()
@@ -27,10 +27,10 @@ func TestLock(t *testing.T) {
 		t.Fatal("Lock() returned although another caller has the lock")
 	case <-time.After(20 * time.Millisecond):
 	}
-	unlock()
+	unlock(true) // the second one locks a new file
 	select {
 	case second := <-locked:
-		second()
+		second(false)
 	case <-time.After(20 * time.Second):
 		t.Fatal("Lock() still waits after the lock was released")
 	}

@@ -39,6 +39,7 @@ type figure struct {
 // The baselines.
 const (
 	basePerf  = "gorxe perf"
+	baseOwn   = "own device"
 	baseShort = "1/10 of the messages"
 )
 
@@ -63,6 +64,12 @@ func figures() []figure {
 		{name: "data_path_calls", title: "Intercepted calls", unit: "calls", tool: rate.tool,
 			baseline: baseShort, target: 1, atMost: true,
 			value: rate.stock(intercepted), base: short.stock(intercepted)},
+		{name: "service_bw_64KiB", title: "64 KiB WRITE of gorxe perf, through a service",
+			unit: "Gb/s", baseline: baseOwn, target: 0.9,
+			value: bandwidth.member(gbits), base: bandwidth.own(gbits)},
+		{name: "service_lat_8B", title: "8 B WRITE of gorxe perf, through a service", unit: "us",
+			baseline: baseOwn, target: 1.5, atMost: true,
+			value: latency.member(typical), base: latency.own(typical)},
 		{name: "call_p50", title: "Intercepted call, median", unit: "us", target: 8, atMost: true,
 			value: func(ctx context.Context, b *bench) (float64, error) {
 				r, err := b.calls(ctx)

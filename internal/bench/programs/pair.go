@@ -53,6 +53,19 @@ func (t test) own(of func(row) float64) measurement {
 	}
 }
 
+// member measures with a pair of "gorxe perf" whose devices have joined a node service.
+func (t test) member(of func(row) float64) measurement {
+	return func(ctx context.Context, b *bench) (float64, error) {
+		stop, err := b.startService(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer stop()
+		r, err := b.perf(ctx, t, [2]string{b.addr[0], b.addr[0]})
+		return of(r), err
+	}
+}
+
 func (b *bench) stock(ctx context.Context, t test) (r row, err error) {
 	port, err := freePort()
 	if err != nil {
@@ -81,12 +94,17 @@ func (b *bench) stock(ctx context.Context, t test) (r row, err error) {
 }
 
 func (b *bench) own(ctx context.Context, t test) (r row, err error) {
+	return b.perf(ctx, t, b.addr)
+}
+
+// perf runs a pair of "gorxe perf" on two devices.
+func (b *bench) perf(ctx context.Context, t test, dev [2]string) (r row, err error) {
 	port, err := freePort()
 	if err != nil {
 		return r, err
 	}
-	server := []string{"perf", t.op, "--dev", b.addr[0], "--datapath", "udp", "-p", port}
-	client := []string{"perf", t.op, b.addr[0], "--dev", b.addr[1], "--datapath", "udp", "-p", port,
+	server := []string{"perf", t.op, "--dev", dev[0], "--datapath", "udp", "-p", port}
+	client := []string{"perf", t.op, b.addr[0], "--dev", dev[1], "--datapath", "udp", "-p", port,
 		"-s", strconv.Itoa(t.size), "-n", strconv.Itoa(t.count), "--json"}
 	_, c, err := b.pair(ctx, port, server, client)
 	if err != nil {

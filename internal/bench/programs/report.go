@@ -109,7 +109,9 @@ func number(f float64) string {
 const notes = `
 write_: ib_write_bw and ib_write_lat on both sides, beside gorxe perf on both sides; latencies are
 medians of half the round trip. data_path_calls: intercepted calls of both sides of ib_write_bw with
-200,000 messages, beside a tenth of them. call_p50: the call QUERY_PORT, as the program measures it.
+200,000 messages, beside a tenth of them. service_: gorxe perf on both sides, which share an address
+through a node service, beside devices of their own. call_p50: the call QUERY_PORT, as the program
+measures it.
 idle_rss: memory of gorxe run (VmRSS) while a program has the device open and waits.
 `
 

@@ -43,6 +43,8 @@ const firstMember = 20 * time.Second
 // serve runs the service until its last member has left. It writes a line to report when programs
 // can join, and closes report.
 func serve(ctx context.Context, name, path, version string, report io.WriteCloser) (err error) {
+	unlock := func(bool) {}
+	defer func() { unlock(true) }() // after the service has ended
 	s, err := service.New(path, service.Options{})
 	if err != nil {
 		return err
@@ -72,13 +74,14 @@ func serve(ctx context.Context, name, path, version string, report io.WriteClose
 			return nil
 		}
 		// Programs join with the lock. Without members nobody is about to join now.
-		unlock, err := service.Lock(path)
+		release, err := service.Lock(path)
 		if err != nil {
 			return err
 		}
 		if !s.HasMembers() {
-			return nil // with the lock, until the process ends
+			unlock = release
+			return nil
 		}
-		unlock()
+		release(false)
 	}
 }

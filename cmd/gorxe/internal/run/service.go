@@ -37,7 +37,7 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 	path := service.DefaultPath(name)
 	unlock, failed := service.Lock(path)
 	if failed == nil {
-		defer unlock()
+		defer func() { unlock(failed != nil) }()
 		if !slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) {
 			failed = startService(name, path)
 		}
