@@ -114,5 +114,6 @@ mount --rbind /dev "$0/dev"
 mount --rbind /sys "$0/sys"
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 exec chroot "$0" sh -c "$1"`
-	return []string{"run", "--dev", "gx0", "--", "unshare", "-m", "sh", "-c", script, s.Root, command}
+	return []string{"run", "--dev", "gx0", "--datapath", "xdp", "--", "unshare", "-m", "sh", "-c",
+		script, s.Root, command}
 }
