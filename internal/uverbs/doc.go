@@ -30,7 +30,7 @@
 // The program may change rings at any time and pass any parameters. Sizes and own indices are kept
 // outside of the shared memory, each value is read once, and a step takes at most one ring of work
 // requests. The limits are constants: maxObjects, maxRings, maxMirror, maxSpaces, maxChannels and
-// maxContexts.
+// maxContexts. TestHostile runs such programs; "make hostile" runs more of them.
 //
 // Reading order:
 //
