@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,9 +43,22 @@ func openTab(t *testing.T, url string) *tab {
 	if path == "" {
 		t.Skip("no Chromium is installed: apt-get install chromium")
 	}
+	profile, err := os.MkdirTemp("", "gorxe-browser-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// t.TempDir would fail the test if processes of the browser still write when it removes the
+	// folder.
+	t.Cleanup(func() {
+		for i := 0; os.RemoveAll(profile) != nil && i < 100; i++ {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
 	cmd := exec.Command(path, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
 		"--disable-dev-shm-usage", "--remote-debugging-port=0", "--remote-allow-origins=*",
-		"--user-data-dir="+t.TempDir(), "about:blank")
+		"--user-data-dir="+profile, "about:blank")
+	// the browser consists of several processes
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stderr, err := cmd.StderrPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -52,7 +67,7 @@ func openTab(t *testing.T, url string) *tab {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()
 	})
 	watchdog := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
