@@ -47,9 +47,11 @@ func member(t *testing.T, path string, opts ...Option) *end {
 func write(t *testing.T, a, b *QP, from, to *end) {
 	t.Helper()
 	want := fill(from.mr.Bytes(), 7)
-	must(t, a.PostSend(SendWR{ID: 9, Op: OpWrite, Flags: Signaled,
+	must(t, b.PostRecv(RecvWR{ID: 10}))
+	must(t, a.PostSend(SendWR{ID: 9, Op: OpWriteImm, Flags: Signaled,
 		SGEs: []SGE{from.mr.SGE(0, len(want))}, RemoteAddr: to.mr.Addr(), RKey: to.mr.RKey()}))
 	pollOK(t, 9, WCWrite, from.cq, to.cq)
+	pollOK(t, 10, WCRecvWriteImm, to.cq)
 	if string(to.mr.Bytes()) != string(want) {
 		t.Error("the data differs")
 	}
