@@ -72,7 +72,7 @@ func (b *bench) stock(ctx context.Context, t test) (r row, err error) {
 		return r, err
 	}
 	side := func(i int, more ...string) []string {
-		return append([]string{"run", "--dev", b.addr[i], "--datapath", "udp", "--stats", "--",
+		return append([]string{"run", "--dev", b.addr[i], "--socket", "none", "--stats", "--",
 			t.tool, "-F", "-x", "0", "-p", port, "-s", strconv.Itoa(t.size),
 			"-n", strconv.Itoa(t.count)}, more...)
 	}
