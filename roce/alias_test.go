@@ -15,7 +15,7 @@ import (
 // parameters of the engine, and errors that this package replaces.
 var notForPrograms = map[string][]string{
 	"qp": {"Never", "MinBuffer", "AckNever", "RNRInfinite", "DefaultWindow", "PrefetchLines",
-		"DefaultReorderMemory"},
+		"DefaultReorderMemory", "NumRTTBuckets"},
 	"mr": {"DefaultMax*", "LimitMaxMR", "ErrConfig", "ErrBusy", "ErrClosed", "ErrPD", "ErrQP",
 		"ErrKey", "OK", "BadKey", "WrongPD", "Bounds", "Denied", "WrongQP", "NotYet", "Failed",
 		"Foreign"},
