@@ -368,8 +368,9 @@ func TestLinkNotificationsWithoutChange(t *testing.T) {
 	before := requestsOf(p)
 	deadline := time.Now().Add(30 * time.Second)
 	for range 3 {
+		dumps := requestsOf(p).routeDumps
 		p.net.leave(func(w *work) { w.link = true })
-		for dumps := requestsOf(p).routeDumps; requestsOf(p).routeDumps < dumps+2; {
+		for requestsOf(p).routeDumps < dumps+2 {
 			if time.Now().After(deadline) {
 				t.Fatal("the addresses and routes were not read within 30 s")
 			}
