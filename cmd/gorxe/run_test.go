@@ -110,7 +110,7 @@ func TestRunPerftest(t *testing.T) {
 		args = append([]string{"run", "--dev", addr, "--", "ib_write_bw", "-F", "-x", "0", "-p", port},
 			args...)
 		server = start(t, nil, args...)
-		awaitListening(t, port)
+		awaitListening(t, port, server)
 		return server, start(t, nil, append(args, addr)...)
 	}
 	server, client := pair("18793", "-n", "100")
@@ -146,8 +146,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// awaitListening waits until a socket listens on a TCP port.
-func awaitListening(t *testing.T, port string) {
+// awaitListening waits until a socket listens on a TCP port, which the server has to open.
+func awaitListening(t *testing.T, port string, server *process) {
 	t.Helper()
 	n, _ := strconv.Atoi(port)
 	want := ":" + strings.ToUpper(strconv.FormatInt(int64(n), 16)) + " "
@@ -158,8 +158,15 @@ func awaitListening(t *testing.T, port string) {
 				return
 			}
 		}
+		select {
+		case <-server.ended:
+			server.wait().ok()
+			t.Fatal("the server has ended")
+		default:
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no program listens on TCP port %s", port)
+			t.Fatalf("no program listens on TCP port %s\nstdout: %s\nstderr: %s", port,
+				server.out.String(), server.err.String())
 		}
 	}
 }
