@@ -165,8 +165,9 @@ func awaitListening(t *testing.T, port string, server *process) {
 		default:
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no program listens on TCP port %s\nstdout: %s\nstderr: %s", port,
-				server.out.String(), server.err.String())
+			_ = server.cmd.Process.Kill()
+			r := server.wait()
+			t.Fatalf("no program listens on TCP port %s\nstdout: %s\nstderr: %s", port, r.stdout, r.err)
 		}
 	}
 }
