@@ -94,16 +94,14 @@ func (g *group) undo() {
 // open opens a socket for a slot in the network namespace of the calling thread. The descriptor
 // belongs to the group.
 func (g *group) open(slot uint8, index int) (fd int, err error) {
-	l, err := udpmsg.Listen(g.addr, index, true)
+	// With the filter before the address, the socket never has packets of others, also if a member
+	// has detached the program that selects sockets.
+	l, err := udpmsg.ListenWith(g.addr, index, true,
+		func(fd int) error { return restrict(fd, slot) })
 	if err != nil {
 		return -1, err
 	}
-	// Until attach has changed the program, the kernel selects the socket for no packet.
-	err = restrict(l.FD, slot)
-	if e := g.add(slot, l.FD); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err := g.add(slot, l.FD); err != nil {
 		g.close(slot)
 		return -1, err
 	}

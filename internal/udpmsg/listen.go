@@ -26,7 +26,14 @@ const receiveBuffer = 4 << 20
 // interface. If shared is true, other sockets of the same user may be bound to the same address
 // (SO_REUSEPORT). Sockets of multicast groups always may. The error wraps driver.ErrBusy if the
 // address is in use.
-func Listen(a netip.Addr, index int, shared bool) (l Listener, err error) {
+func Listen(a netip.Addr, index int, shared bool) (Listener, error) {
+	return ListenWith(a, index, shared, func(int) error { return nil })
+}
+
+// ListenWith is Listen. It calls prepare with the descriptor before the socket is bound, and
+// therefore before it receives packets.
+func ListenWith(a netip.Addr, index int, shared bool, prepare func(fd int) error) (l Listener,
+	err error) {
 	family := unix.AF_INET6
 	if a.Is4() {
 		family = unix.AF_INET
@@ -41,6 +48,9 @@ func Listen(a netip.Addr, index int, shared bool) (l Listener, err error) {
 		}
 	}()
 	if err := configure(fd, a, index, shared); err != nil {
+		return l, fmt.Errorf("configure a UDP socket: %w", err)
+	}
+	if err := prepare(fd); err != nil {
 		return l, fmt.Errorf("configure a UDP socket: %w", err)
 	}
 	if err := unix.Bind(fd, sockaddr(a, index)); errors.Is(err, unix.EADDRINUSE) {
