@@ -3,12 +3,15 @@ package roce
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/dualport"
 	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -77,6 +80,12 @@ func (c *config) join(name string) (driver.Port, error) {
 			return port, nil
 		case errors.Is(err, ErrServiceRefused):
 			return nil, err
+		case errors.Is(err, fs.ErrPermission):
+			c.notJoined = fmt.Errorf("this user may not use the node service at %s: see --socket-mode "+
+				"and --socket-group of `gorxe up`", path)
+		case !errors.Is(err, ErrNoService) && !errors.Is(err, service.ErrOtherNet) &&
+			!errors.Is(err, driver.ErrNoAddress):
+			c.notJoined = err
 		}
 	}
 	return nil, nil
@@ -105,17 +114,34 @@ func (c *config) openShared(name string) (port driver.Port, reason string, err e
 		}
 		reason = err.Error()
 	}
-	p, err := c.openUDP(name, true)
+	p, err := c.openLocal(name)
 	return c.serve(p, reason, err)
 }
 
 // openDual adds a UDP port for programs on this host to an AF_XDP port.
 func (c *config) openDual(name string, network *xdp.Port) (driver.Port, error) {
-	local, err := c.openUDP(name, true)
+	local, err := c.openLocal(name)
 	if err != nil {
 		return nil, errors.Join(err, network.Close())
 	}
 	return dualport.New(network, local)
+}
+
+const (
+	// restartPatience is how long openLocal waits for the sockets of an earlier service.
+	restartPatience = 2 * time.Second
+	restartPause    = 10 * time.Millisecond
+)
+
+// openLocal opens the UDP port of a node service. The programs of an earlier service that had
+// another user have its addresses until they see that it has ended.
+func (c *config) openLocal(name string) (*udp.Port, error) {
+	for end := time.Now().Add(restartPatience); ; time.Sleep(restartPause) {
+		p, err := c.openUDP(name, true)
+		if !errors.Is(err, ErrPortInUse) || time.Now().After(end) {
+			return p, err
+		}
+	}
 }
 
 // serve starts the node service on a port. err is that of opening the port.

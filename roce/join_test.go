@@ -2,7 +2,10 @@ package roce
 
 import (
 	"errors"
+	"net"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,5 +170,46 @@ func TestOpenJoins(t *testing.T) {
 				_ = d.Close()
 			}
 		}
+	}
+}
+
+// A service can be started while programs of an earlier one still have the address.
+func TestServiceRestarts(t *testing.T) {
+	name := udp.RandomLoopback().String()
+	old, err := udp.Open(name, udp.Options{})
+	must(t, err)
+	closed := make(chan error)
+	time.AfterFunc(50*time.Millisecond, func() { closed <- old.Close() })
+	defer func() { must(t, <-closed) }()
+	hostService(t, name, filepath.Join(t.TempDir(), "s"))
+}
+
+// If a service cannot be joined, and its address is in use, the error of Open says why.
+func TestServiceDoesNotAnswer(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	name := udp.RandomLoopback().String()
+	old, err := udp.Open(name, udp.Options{})
+	must(t, err)
+	defer func() { must(t, old.Close()) }()
+	path := service.Paths(name)[1]
+	must(t, os.Mkdir(filepath.Dir(path), 0o700))
+	l, err := net.Listen("unixpacket", path)
+	must(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	d, err := Open(name)
+	if !errors.Is(err, ErrPortInUse) || !strings.Contains(err.Error(), path) {
+		t.Errorf("Open() = %v, want ErrPortInUse that names %s", err, path)
+	}
+	if err == nil {
+		must(t, d.Close())
 	}
 }

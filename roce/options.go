@@ -216,6 +216,7 @@ type config struct {
 	port       PortKind
 	wrapper    func(Port) Port
 	noService  bool
+	notJoined  error              // why Open has not joined the node service of the interface
 	program    string             // name at a node service; "": that of this program
 	host       inside.ServiceHost // nil: the device does not host a node service
 	portKind   string             // of the port that Open has opened; "": New

@@ -103,6 +103,9 @@ func isAddr(name string) bool {
 func (c *config) openUDP(name string, shared bool) (*udp.Port, error) {
 	p, err := udp.Open(name, udp.Options{NetNS: c.xdp.NetNS, Shared: shared})
 	if errors.Is(err, driver.ErrBusy) {
+		if c.notJoined != nil {
+			err = fmt.Errorf("%w; %w", c.notJoined, err)
+		}
 		return nil, &inUseError{err}
 	}
 	return p, err
