@@ -12,7 +12,8 @@ type Member interface {
 
 	// Listen makes the service pass connection requests and SIDR requests to this Port whose
 	// service ID equals id in the bits of mask. It returns an error that wraps ErrListening if
-	// another program listens on such an ID, and ErrClosed if the service has ended.
+	// another program listens on such an ID, and ErrClosed if the service has ended. The service of
+	// gorxe refuses masks other than ^0, so that a program cannot take the IDs of all others.
 	Listen(id, mask uint64) error
 
 	// Unlisten ends a call of Listen with the same arguments.

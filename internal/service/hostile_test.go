@@ -231,8 +231,8 @@ func TestLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.request(t.Context(), &message{Op: opListen, Service: 1}); !errors.Is(err,
-		ErrRefused) {
+	if _, err := a.request(t.Context(), &message{Op: opListen, Service: 1,
+		Mask: ^uint64(0)}); !errors.Is(err, ErrRefused) {
 		t.Errorf("listen = %v at the limit", err)
 	}
 	addr := s.port.Addrs()[0].Addr()

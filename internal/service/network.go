@@ -143,6 +143,9 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 	if s.closed {
 		return -1, driver.ErrServiceEnded
 	}
+	if s.socketsOf(slot) >= maxKept {
+		return -1, refuse("it keeps %d sockets that it should have closed", maxKept)
+	}
 	base, err := s.port.Share(a)
 	if err != nil {
 		return -1, fmt.Errorf("%w %v", err, a)
@@ -185,12 +188,22 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 	return fd, err
 }
 
+// socketsOf returns the number of sockets of a slot, with those that are to be removed.
+func (s *Server) socketsOf(slot uint8) (n int) {
+	for _, g := range s.groups {
+		for _, m := range g.socks {
+			if m.slot == slot {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // unmerge makes the kernel deliver packets as they arrive, without merging them to runs, because it
 // also merges packets of different slots, which then get lost. Packets that never leave this host
-// are not merged.
+// are not merged. s.mu must be held.
 func (s *Server) unmerge() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.unmerged || !slices.ContainsFunc(s.state.Addrs,
 		func(p netip.Prefix) bool { return !p.Addr().IsLoopback() }) {
 		return

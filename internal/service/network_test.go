@@ -214,6 +214,23 @@ func TestMergedPackets(t *testing.T) {
 	})
 }
 
+// The kernel does not merge packets of programs of different users, because a program could read
+// those of others.
+func TestUsersAreNotMerged(t *testing.T) {
+	h, _ := newPair(t)
+	for i, want := range []bool{true, true, false} {
+		if i == 2 {
+			h.ChangeUsers()
+		}
+		p, err := service.Join(h.Path(), service.JoinOptions{})
+		must(t, err)
+		defer p.Close()
+		if got := h.Merging(); got != want {
+			t.Errorf("packets are merged with %d programs: %v, want %v", i+1, got, want)
+		}
+	}
+}
+
 // drain receives all packets of a port and returns their number.
 func drain(p driver.Port) (n int) {
 	var bufs [64]driver.Buf

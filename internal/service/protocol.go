@@ -20,15 +20,14 @@ const (
 
 	version = 1
 
-	maxConns      = 512 // connections to the unix socket
-	maxSockets    = 64  // addresses of a member with a socket
-	maxGroups     = 64  // multicast groups of a member
+	maxConns      = 512            // connections to the unix socket
+	maxSockets    = 64             // addresses of a member with a socket
+	maxKept       = 2 * maxSockets // sockets of a member, with closed ones that still exist
+	maxGroups     = 64             // multicast groups of a member
 	maxListens    = 1024
 	maxWills      = 4096
 	maxFrame      = 512 // of a will, bytes
-	maxResolving  = 32  // calls of Resolve of a member in progress
 	maxName       = 64  // bytes of the name of a program
-	maxRoutes     = 512 // told to members
 	defaultUser   = 64  // members of a user
 	joinPatience  = 5 * time.Second
 	writePatience = time.Second

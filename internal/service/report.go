@@ -39,7 +39,12 @@ func (s *Server) Reports(timeout time.Duration) []Report {
 		answers[i] = make(chan []byte, 1)
 		n.mu.Lock()
 		n.reports[id] = answers[i]
+		asked := n.awaiting
+		n.awaiting = true
 		n.mu.Unlock()
+		if asked { // a program that is stopped must not lose its connection because of requests
+			continue
+		}
 		go func() { // a member that does not read must not delay the others
 			if n.w.send(&message{Op: opReport, ID: id}, -1) != nil {
 				n.end()
@@ -69,20 +74,28 @@ func (s *Server) Reports(timeout time.Duration) []Report {
 	return list
 }
 
-// takeReport takes the answer of a member.
+// takeReport takes the answer of a member, for all calls of Reports that wait for it. It closes the
+// descriptor.
 func (n *session) takeReport(m *message, fd int) error {
 	n.mu.Lock()
-	c := n.reports[m.ID]
-	delete(n.reports, m.ID)
+	waiting := n.reports
+	n.reports = map[uint64]chan []byte{}
+	n.awaiting = false
 	n.mu.Unlock()
-	b, err := []byte(nil), error(nil)
-	if fd >= 0 {
-		b, err = readMemFile(fd, m.Size, MaxReport)
+	var b []byte
+	switch {
+	case fd >= 0 && len(waiting) == 0:
+		return unix.Close(fd)
+	case fd >= 0:
+		var err error
+		if b, err = readMemFile(fd, m.Size, MaxReport); err != nil {
+			return err
+		}
 	}
-	if c != nil && err == nil {
+	for _, c := range waiting {
 		c <- b
 	}
-	return err
+	return nil
 }
 
 // SetStatus sets the function that answers clients of Status. privileged means that the client is

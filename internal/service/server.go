@@ -50,7 +50,8 @@ type Server struct {
 	closed   bool
 	conns    map[*session]bool
 	slots    [slots]*session
-	next     int // slot from which the next free one is searched
+	users    [slots]uint32 // the latest user of each slot
+	next     int           // slot from which the next free one is searched
 	groups   map[netip.Addr]*group
 	state    netState // told to members
 	reports  uint64   // requests for reports
@@ -94,9 +95,8 @@ func listen(path string, o *Options) (*net.UnixListener, error) {
 	if err := makeDir(dir); err != nil {
 		return nil, err
 	}
-	if c, err := dial(path); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("%w: a node service answers at %s", driver.ErrBusy, path)
+	if err := checkVacant(path); err != nil {
+		return nil, err
 	}
 	tmp, err := os.MkdirTemp(dir, ".s")
 	if err != nil {
@@ -122,6 +122,29 @@ func listen(path string, o *Options) (*net.UnixListener, error) {
 		return nil, errors.Join(err, l.Close())
 	}
 	return l, nil
+}
+
+// checkVacant returns an error unless nothing is at a path, or the socket of a service that has
+// ended.
+func checkVacant(path string) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case st.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s exists and is not a socket: choose another path", path)
+	}
+	c, err := dial(path)
+	switch {
+	case err == nil:
+		_ = c.Close()
+		return fmt.Errorf("%w: a node service answers at %s", driver.ErrBusy, path)
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
+		return nil
+	}
+	return fmt.Errorf("%w: another program has the socket %s: %w", driver.ErrBusy, path, err)
 }
 
 // network is the type of the unix socket, SOCK_SEQPACKET.
@@ -184,7 +207,8 @@ func (s *Server) awaitAlone(a netip.Addr) error {
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("%w: another node service, or a program of an earlier one, receives "+
-				"on UDP port %d of %v: close it", driver.ErrBusy, bth.Port, a)
+				"on UDP port %d of %v: close it (`ss -ulpn sport = :%[2]d` lists it)",
+				driver.ErrBusy, bth.Port, a)
 		}
 	}
 }
@@ -225,7 +249,13 @@ func (s *Server) admit(c *net.UnixConn) {
 	n := newSession(s, c, cred)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err != nil || s.closed || len(s.conns) == maxConns {
+	same := 0
+	for o := range s.conns {
+		if o.cred.Uid == cred.Uid {
+			same++
+		}
+	}
+	if err != nil || s.closed || len(s.conns) == maxConns || same == maxConns/2 {
 		_ = c.Close()
 		return
 	}
@@ -246,14 +276,22 @@ func (s *Server) join(n *session) (mads int, err error) {
 			used[m.slot] = true
 		}
 	}
-	same := 0
-	for _, o := range s.slots {
-		if o != nil && o.cred.Uid == n.cred.Uid {
+	same, kept, alone := 0, 0, true
+	for slot := 1; slot < slots; slot++ {
+		switch o := s.slots[slot]; {
+		case o != nil && o.cred.Uid == n.cred.Uid:
 			same++
+		case o != nil:
+			alone = false
+		case used[slot] && s.users[slot] == n.cred.Uid:
+			kept++
 		}
 	}
 	if same >= s.options.PerUser {
 		return -1, refuse("user %d has %d programs at this service, the limit", n.cred.Uid, same)
+	}
+	if same+kept >= 2*s.options.PerUser {
+		return -1, refuse("programs of user %d keep sockets of %d slots: end them", n.cred.Uid, kept)
 	}
 	slot := 0
 	for range driver.MaxSlot {
@@ -275,7 +313,10 @@ func (s *Server) join(n *session) (mads int, err error) {
 	}
 	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUF, madBuffer)
 	n.slot = uint8(slot)
-	s.slots[slot] = n
+	s.slots[slot], s.users[slot] = n, n.cred.Uid
+	if !alone { // a member gets the whole run that begins with a packet of its slot
+		s.unmerge()
+	}
 	s.forwards.Lock()
 	s.forwards.mads[slot] = pair[0]
 	s.forwards.Unlock()
@@ -349,8 +390,8 @@ func (s *Server) SetOwner(uid int) error {
 func (s *Server) Close() error {
 	s.closing.Do(func() {
 		close(s.stop)
+		_ = os.Remove(s.path) // while it answers: the next service has not replaced it
 		_ = s.l.Close()
-		_ = os.Remove(s.path)
 		s.mu.Lock()
 		s.closed = true
 		for n := range s.conns {

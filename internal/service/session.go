@@ -26,6 +26,7 @@ type session struct {
 	tokens  float64
 	refill  time.Time
 	left    bool // orderly end
+	asked   bool // for the status, which a connection may do once: each answer uses memory
 	sockets map[netip.Addr]bool
 	groups  map[netip.Addr]bool
 	listens int
@@ -36,9 +37,10 @@ type session struct {
 	name   string
 	joined time.Time
 
-	mu      sync.Mutex
-	reports map[uint64]chan []byte
-	wills   wills
+	mu       sync.Mutex
+	reports  map[uint64]chan []byte // of calls of Reports that wait
+	awaiting bool                   // the member has been asked for a report
+	wills    wills
 }
 
 func newSession(s *Server, c *net.UnixConn, cred unix.Ucred) *session {
@@ -67,9 +69,13 @@ func (n *session) run() {
 		if err != nil {
 			break
 		}
-		err = n.handle(&m, fd)
-		if fd >= 0 && m.Op != opReport {
-			_ = unix.Close(fd)
+		if m.Op == opReport && n.slot != 0 {
+			err = n.takeReport(&m, fd)
+		} else {
+			err = n.handle(&m)
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
 		}
 		if err != nil || n.left {
 			break
@@ -100,12 +106,13 @@ func (n *session) pace() bool {
 var errProtocol = errors.New("unexpected message")
 
 // handle handles a request and sends the response. An error ends the connection.
-func (n *session) handle(m *message, fd int) error {
+func (n *session) handle(m *message) error {
 	r := message{ID: m.ID, Op: m.Op}
 	out, keep := -1, false
 	var err error
 	switch {
-	case m.Op == opStatus:
+	case m.Op == opStatus && !n.asked:
+		n.asked = true
 		out, err = n.status(&r)
 	case m.Op == opJoin && n.slot == 0:
 		if out, err = n.join(m, &r); err == nil {
@@ -116,15 +123,15 @@ func (n *session) handle(m *message, fd int) error {
 	case m.Op == opLeave:
 		n.left = true
 		return nil
-	case m.Op == opReport:
-		return n.takeReport(m, fd)
 	case m.Op == opWill:
 		n.mu.Lock()
 		n.wills.set(m.Key, m.Frame)
 		n.mu.Unlock()
 		return nil
 	case m.Op == opMixed:
+		n.s.mu.Lock()
 		n.s.unmerge()
+		n.s.mu.Unlock()
 		return nil
 	case m.Op == opSocket:
 		out, keep, err = n.socket(m.Addr)
@@ -256,6 +263,9 @@ func (n *session) close(a netip.Addr) {
 }
 
 func (n *session) listen(id, mask uint64) error {
+	if mask != ^uint64(0) {
+		return refuse("it listens on a range of service IDs")
+	}
 	if n.listens == maxListens {
 		return refuse("it listens on more than %d service IDs", maxListens)
 	}
