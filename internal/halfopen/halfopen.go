@@ -18,6 +18,9 @@ const (
 	// share is the fraction of the slots that one prefix (limit.Prefix) may keep for longer than
 	// MinTime.
 	share = 4
+	// releaseTime is how long Take waits for the slot of a replaced request before it replaces one
+	// of a prefix that has no more than its share. On a busy machine, a slot may be released late.
+	releaseTime = time.Second
 )
 
 // ErrReplaced is the cause of the context of a replaced request.
@@ -31,6 +34,9 @@ type Slots struct {
 	mu   sync.Mutex
 	by   map[netip.Prefix]*group
 	open []*Slot // can be replaced, oldest first
+	// ending is the number of replaced requests whose slots are not free yet.
+	ending   int
+	replaced time.Time // the latest of them
 }
 
 // group counts the requests of one prefix in Slots.open.
@@ -45,7 +51,8 @@ type Slot struct {
 	from  *group
 	since time.Time
 	stop  context.CancelCauseFunc
-	free  func()
+	once  sync.Once
+	ended bool // it was replaced
 }
 
 // New returns n slots, at least one.
@@ -56,7 +63,8 @@ func New(n int) *Slots {
 
 // Take waits for a slot for a request of peer. If there is none, it replaces the oldest request of
 // the prefix that has the most, after MinTime: it calls the stop of that request with ErrReplaced.
-// The slot becomes free when its owner calls Release. Take fails only if ctx ends.
+// The slot becomes free when its owner calls Release, which it should do soon. Take fails only if
+// ctx ends.
 func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCauseFunc) (
 	*Slot, error) {
 	prefix := limit.Prefix(peer)
@@ -72,8 +80,7 @@ func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCa
 		s.by[prefix] = g
 	}
 	g.n++
-	o := &Slot{of: s, from: g, since: time.Now(), stop: stop,
-		free: sync.OnceFunc(func() { <-s.taken })}
+	o := &Slot{of: s, from: g, since: time.Now(), stop: stop}
 	s.open = append(s.open, o)
 	return o, nil
 }
@@ -104,7 +111,7 @@ func (s *Slots) replaceOwn(prefix netip.Prefix) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.by[prefix]
-	if g == nil || g.n < max(1, s.max/share) {
+	if g == nil || g.n < s.share() {
 		return
 	}
 	if o := s.oldest(g.n, g); time.Since(o.since) >= MinTime {
@@ -121,8 +128,14 @@ func (s *Slots) replaceAny() time.Duration {
 	for _, o := range s.open {
 		most = max(most, o.from.n)
 	}
-	if most == 0 { // no slot can be replaced, or a replaced one becomes free
+	switch {
+	case most == 0: // no slot can be replaced, or a replaced one becomes free
 		return MinTime
+	case s.ending > 0 && most <= s.share():
+		// The senders of the others may be honest.
+		if wait := releaseTime - time.Since(s.replaced); wait > 0 {
+			return min(wait, MinTime)
+		}
 	}
 	o := s.oldest(most, nil)
 	if age := time.Since(o.since); age < MinTime {
@@ -141,10 +154,15 @@ func (s *Slots) oldest(n int, g *group) *Slot {
 	return s.open[i]
 }
 
+// share returns the number of slots that one prefix may keep.
+func (s *Slots) share() int { return max(1, s.max/share) }
+
 // replace stops a request. The caller holds mu.
 func (s *Slots) replace(o *Slot) {
 	o.stop(ErrReplaced)
 	s.remove(o)
+	o.ended, s.replaced = true, time.Now()
+	s.ending++
 }
 
 // remove removes o from the requests that can be replaced. The caller holds mu.
@@ -169,5 +187,12 @@ func (o *Slot) Keep() {
 // Release frees the slot.
 func (o *Slot) Release() {
 	o.Keep()
-	o.free()
+	o.once.Do(func() {
+		<-o.of.taken
+		o.of.mu.Lock()
+		defer o.of.mu.Unlock()
+		if o.ended {
+			o.of.ending--
+		}
+	})
 }
