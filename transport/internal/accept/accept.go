@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -57,8 +58,9 @@ type Acceptor[R interface{ Close() error }] struct {
 	ready chan confirmed[R]
 	wg    sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
+	mu      sync.Mutex
+	closed  bool
+	waiting []*roce.Request // for a slot, at most one of each caller of Accept
 }
 
 // confirmed is a connection that waits for Accept.
@@ -98,18 +100,35 @@ func (a *Acceptor[R]) Accept(ctx context.Context) (R, error) {
 // listen begins to answer requests until ctx ends or the listener fails.
 func (a *Acceptor[R]) listen(ctx context.Context) error {
 	for {
-		q, err := a.c.Listener.Accept(ctx)
+		q, err := a.next(ctx)
 		if err != nil {
 			return err
 		}
-		if err := a.c.Check(q); err != nil {
-			a.refused(q, err)
-			continue
-		}
-		if err := a.begin(ctx, q); err != nil {
-			a.refused(q, errors.Join(err, q.RejectWith(roce.RejectNoResources, nil)))
-		}
+		a.begin(ctx, q)
 	}
+}
+
+// next returns a request for which an earlier caller of Accept had no slot, or waits for a new one.
+func (a *Acceptor[R]) next(ctx context.Context) (*roce.Request, error) {
+	for ctx.Err() == nil { // roce.Listener.Accept prefers requests, which may never end
+		a.mu.Lock()
+		if len(a.waiting) > 0 {
+			q := a.waiting[0]
+			a.waiting = slices.Delete(a.waiting, 0, 1)
+			a.mu.Unlock()
+			return q, nil
+		}
+		a.mu.Unlock()
+		q, err := a.c.Listener.Accept(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err = a.c.Check(q); err == nil {
+			return q, nil
+		}
+		a.refused(q, err)
+	}
+	return nil, fmt.Errorf("waiting for a connection request: %w", ctx.Err())
 }
 
 func (a *Acceptor[R]) refused(q *roce.Request, err error) {
@@ -118,27 +137,38 @@ func (a *Acceptor[R]) refused(q *roce.Request, err error) {
 	}
 }
 
-// begin answers a request in a new goroutine.
-func (a *Acceptor[R]) begin(ctx context.Context, q *roce.Request) error {
+// begin answers a request in a new goroutine. If ctx ends, for example because a connection was
+// confirmed, before there is a slot, the request is for the next caller of Accept.
+func (a *Acceptor[R]) begin(ctx context.Context, q *roce.Request) {
 	one, stop := context.WithCancelCause(a.base)
-	// ctx ends, for example, because a connection was confirmed.
 	slot, err := a.slots.Take(ctx, q.RemoteAddr().Addr(), stop)
-	if err != nil {
-		stop(nil)
-		return err
-	}
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
-		slot.Release()
-		stop(nil)
-		return roce.ErrClosed
+	closed := a.closed
+	switch {
+	case closed:
+	case err != nil:
+		a.waiting = append(a.waiting, q)
+	default:
+		a.wg.Go(func() {
+			defer stop(nil)
+			a.answer(one, q, slot)
+		})
 	}
-	a.wg.Go(func() {
-		defer stop(nil)
-		a.answer(one, q, slot)
-	})
-	return nil
+	a.mu.Unlock()
+	if closed || err != nil {
+		stop(nil)
+	}
+	if closed && err == nil {
+		slot.Release()
+	}
+	if closed {
+		a.reject(q)
+	}
+}
+
+// reject refuses a request because the Acceptor is closed.
+func (a *Acceptor[R]) reject(q *roce.Request) {
+	a.refused(q, errors.Join(roce.ErrClosed, q.RejectWith(roce.RejectNoResources, nil)))
 }
 
 func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, slot *halfopen.Slot) {
@@ -164,9 +194,14 @@ func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, slot *halfope
 func (a *Acceptor[R]) Close() error {
 	a.mu.Lock()
 	a.closed = true
+	waiting := a.waiting
+	a.waiting = nil
 	a.mu.Unlock()
 	errs := []error{a.c.Listener.Close()}
 	a.end()
+	for _, q := range waiting {
+		a.reject(q)
+	}
 	a.wg.Wait()
 	for {
 		select {

@@ -260,6 +260,36 @@ func TestLaterCallers(t *testing.T) {
 	}
 }
 
+// Requests that wait for a slot when Accept returns are for its next caller. They are not refused.
+func TestRequestsWaitForSlots(t *testing.T) {
+	g := newRig(t, 1)
+	const each = 5
+	for i := range g.forgers {
+		g.confirm[g.addr(i)] = true
+		g.send(i, each, "yes")
+	}
+	total, accepted, refused := len(g.forgers)*each, 0, 0
+	for end := time.Now().Add(30 * time.Second); accepted+refused < total; {
+		if time.Now().After(end) {
+			t.Fatalf("%d requests of %d were accepted, %d were refused", accepted, total, refused)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		if _, err := g.a.Accept(ctx); err == nil {
+			accepted++
+		}
+		cancel()
+		g.mu.Lock()
+		refused = g.refused[halfopen.ErrReplaced] + g.refused[context.Canceled]
+		g.mu.Unlock()
+	}
+	if n := g.refused[context.Canceled]; n > 0 { // a busy machine may replace some
+		t.Errorf("%d requests of %d were refused, want 0", n, total)
+	}
+	if err := g.a.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // Accept returns the error of its context, and a later call continues.
 func TestAcceptCanceled(t *testing.T) {
 	g := newRig(t, 1)
