@@ -61,7 +61,8 @@ func (e *End) shape(o *Options) error {
 // unsupported adds ErrUnsupported to an error that means that the kernel lacks a module.
 func unsupported(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+		return fmt.Errorf("%w: sch_tbf or macvlan devices (CONFIG_NET_SCH_TBF, CONFIG_MACVLAN): %w",
+			ErrUnsupported, err)
 	}
 	return err
 }

@@ -33,8 +33,8 @@ var ErrOptions = errors.New("invalid veth options")
 // ErrPermission means that the process may not create namespaces and interfaces.
 var ErrPermission = errors.New("creating network namespaces requires root (CAP_SYS_ADMIN and CAP_NET_ADMIN)")
 
-// ErrUnsupported means that the kernel lacks what Options.Rate needs.
-var ErrUnsupported = errors.New("the kernel has no sch_tbf or no macvlan devices (CONFIG_NET_SCH_TBF, CONFIG_MACVLAN)")
+// ErrUnsupported means that the kernel lacks what Options.Rate or End.Refuse needs.
+var ErrUnsupported = errors.New("the kernel lacks a feature")
 
 // Options configure a pair. The zero value gives MTU 1500, one queue, IPv4 and IPv6.
 type Options struct {
