@@ -48,6 +48,11 @@ func TestRoundTrip(t *testing.T) {
 			!bytes.Equal(p.BTH[bth.HeaderLen:h], ext[:h-bth.HeaderLen]) {
 			t.Fatalf("%v: payload %x, want %x", p.BTH.Opcode(), p.Payload, payload)
 		}
+		want := bytes.Clone(f)
+		f[len(f)-1] ^= 1 // of the ICRC
+		if e.Reseal(f, netLen); !bytes.Equal(f, want) {
+			t.Fatalf("Reseal() makes %x, want %x", f, want)
+		}
 	})
 }
 
