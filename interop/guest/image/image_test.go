@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -200,5 +201,24 @@ func TestKernelInside(t *testing.T) {
 	for name, image := range map[string][]byte{"short": []byte("bzImage"),
 		"payload outside": long} {
 		check(name, image, image)
+	}
+}
+
+// The guest gets Python without its own tests, wherever the folder is.
+func TestGuestFiles(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "test", "suite")
+	want := []string{"usr/lib/python3/os.py", SuiteTests + "/test_qp.py"}
+	for _, name := range append(want, "usr/lib/python3/test/test_os.py", "usr/lib/other") {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files, err := guestFiles(root)
+	if got := slices.Sorted(maps.Keys(files)); err != nil || !slices.Equal(got, want) {
+		t.Errorf("guestFiles() = %q, %v; want %q", got, err, want)
 	}
 }
