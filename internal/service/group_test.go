@@ -80,6 +80,7 @@ func TestGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		var b [64]byte
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
 		if _, err := unix.Read(fd, b[:]); err != nil || b[destSlot] != slot {
 			t.Fatalf("a packet for slot %d does not arrive: %v", slot, err)
 		}

@@ -35,6 +35,9 @@ func socket(t *testing.T, a netip.Addr, port int) int {
 	return fd
 }
 
+// await waits until a socket has a packet.
+func await(fd int) { _, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000) }
+
 // packets builds RC packets with the PSNs from psn on.
 func packets(e *frame.Encoder, a *frame.Address, op bth.Opcode, psn bth.PSN, n int) [][]byte {
 	list := make([][]byte, n)
@@ -303,6 +306,7 @@ func TestRunsHaveOneSlot(t *testing.T) {
 	length := bth.HeaderLen + 64 + bth.ICRCLen
 	for _, want := range []struct{ slot, packets int }{{0, 3}, {1, 2}, {0, 1}, {2, 4}} {
 		b := make([]byte, 4096)
+		await(in)
 		n, err := unix.Read(in, b)
 		if err != nil || n != want.packets*length {
 			t.Fatalf("Read() = %d, %v, want %d packets of %d bytes", n, err, want.packets, length)
@@ -336,6 +340,7 @@ func TestClass(t *testing.T) {
 		}
 		s.Flush()
 		for i, want := range classes {
+			await(in)
 			n, err := b.Receive(in, 1)
 			if err != nil {
 				t.Fatal(err)
