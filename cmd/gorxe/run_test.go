@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/udp"
 )
 
 // gorxe run shows the device to a program and returns its exit status.
@@ -59,7 +63,8 @@ func TestRunNoProgram(t *testing.T) {
 
 // Two programs share an address. The service that the first one has started ends after the last.
 func TestRunShares(t *testing.T) {
-	const addr = "127.0.0.92"
+	a := udp.RandomLoopback().As4()
+	addr := netip.AddrFrom4(a).String()
 	socket := removeSocket(t, addr)
 	dir := t.TempDir()
 	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
@@ -78,7 +83,8 @@ func TestRunShares(t *testing.T) {
 	}
 	second := run(t, nil, "run", "--dev", addr, "--port", "udp", "--", "cat",
 		"/sys/class/infiniband/rxe0/ports/1/gids/0").ok()
-	if want := "0000:0000:0000:0000:0000:ffff:7f00:005c\n"; second.stdout != want {
+	want := fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%x:%x\n", a[:2], a[2:])
+	if second.stdout != want {
 		t.Errorf("the second program sees GID %q, want %q", second.stdout, want)
 	}
 	alone := run(t, nil, "run", "--dev", addr, "--socket", "none", "--", "true")
@@ -104,20 +110,21 @@ func TestRunPerftest(t *testing.T) {
 		t.Log("perftest is not installed: nothing to test")
 		return
 	}
-	const addr = "127.0.0.93"
+	addr := udp.RandomLoopback().String()
 	removeSocket(t, addr)
-	pair := func(port string, args ...string) (server, client *process) {
+	pair := func(args ...string) (server, client *process) {
+		port := unusedPort(t)
 		args = append([]string{"run", "--dev", addr, "--", "ib_write_bw", "-F", "-x", "0", "-p", port},
 			args...)
 		server = start(t, nil, args...)
 		awaitListening(t, port, server)
 		return server, start(t, nil, append(args, addr)...)
 	}
-	server, client := pair("18793", "-n", "100")
+	server, client := pair("-n", "100")
 	client.wait().ok()
 	server.wait().ok()
 
-	server, client = pair("18794", "--run_infinitely")
+	server, client = pair("--run_infinitely")
 	time.Sleep(time.Second) // so that the test runs, on a machine that is not very busy
 	killService(t, addr)
 	for name, p := range map[string]*process{"client": client, "server": server} {
@@ -144,6 +151,17 @@ func lockOf(socket string) string { return strings.TrimSuffix(socket, ".sock") +
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return err == nil
+}
+
+// unusedPort returns a TCP port that no socket uses.
+func unusedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
 // awaitListening waits until a socket listens on a TCP port, which the server has to open.
