@@ -127,7 +127,7 @@ func TestUnit(t *testing.T) {
 	}
 	const caps = "CAP_NET_ADMIN CAP_NET_RAW CAP_BPF"
 	for key, want := range map[string]string{
-		"DynamicUser": "yes", "AmbientCapabilities": caps, "CapabilityBoundingSet": caps,
+		"AmbientCapabilities": caps, "CapabilityBoundingSet": caps,
 		"LimitMEMLOCK": "infinity", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
 		"ProtectHome": "yes", "PrivateTmp": "yes", "PrivateDevices": "yes",
 		"DevicePolicy": "closed", "ProtectProc": "invisible", "ProcSubset": "pid",
@@ -145,10 +145,15 @@ func TestUnit(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, got, want)
 		}
 	}
+	// systemd makes a RuntimeDirectory that it preserves private if the user is dynamic. Then other
+	// users cannot open the sockets.
+	if v := have["DynamicUser"]; v != nil {
+		t.Errorf("DynamicUser is %q, want a user that exists", v)
+	}
 	// What gorxe needs, also to restrict itself, is added after the groups that contain it.
 	calls := have["SystemCallFilter"]
-	for _, c := range []string{"bpf", "capset", "seccomp", "landlock_create_ruleset",
-		"landlock_add_rule", "landlock_restrict_self"} {
+	for _, c := range []string{"bpf", "capset", "seccomp", "chown", "fchownat",
+		"landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self"} {
 		added := slices.IndexFunc(calls, func(s string) bool {
 			return slices.Contains(strings.Fields(s), c)
 		})
