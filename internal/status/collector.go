@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// MaxAge is how old the snapshot may be that Collector.Snapshot returns.
+// MaxAge is how long Collector.Snapshot returns the same snapshot.
 const MaxAge = 500 * time.Millisecond
 
 // Config is the configuration of a Collector.
@@ -33,6 +33,7 @@ type Collector struct {
 
 	mu   sync.Mutex
 	last *Snapshot
+	made time.Time // when last was complete; the zero Time: it must not be used again
 }
 
 // NewCollector returns a collector and makes the first snapshot, so that the next one has rates.
@@ -45,13 +46,13 @@ func NewCollector(c Config) *Collector {
 	return k
 }
 
-// Snapshot returns the current state, or the last one if that is younger than MaxAge. Callers must
-// not change it. Rates are those since the snapshot before.
+// Snapshot returns the current state, or the last snapshot if that was completed less than MaxAge
+// ago. Callers must not change it. Rates are those since the snapshot before.
 func (k *Collector) Snapshot() *Snapshot {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.c.now()
-	if k.last != nil && now.Sub(k.last.Time) < MaxAge {
+	if k.last != nil && now.Sub(k.made) < MaxAge {
 		return k.last
 	}
 	info := k.c.Device.Info()
@@ -70,7 +71,9 @@ func (k *Collector) Snapshot() *Snapshot {
 		s.Programs = append(s.Programs, p)
 	}
 	s.addRates(k.last)
-	k.last = s
+	// A program that does not answer makes a snapshot take long. Callers that have waited for it
+	// share it.
+	k.last, k.made = s, k.c.now()
 	return s
 }
 

@@ -1,10 +1,9 @@
 // Package status shows what a device and the programs of its node service do: a [Collector] makes
 // snapshots, and [Handler] serves them over HTTP as a page, as JSON and as metrics of Prometheus.
 //
-// The package only reads. Work per request is bounded: a snapshot is at most half a second old and
-// is shared by all requests within that time, and the numbers of programs and queue pairs in it are
-// limited. Reports of other programs are not trusted: unknown fields, queue pairs of another slot
-// and text that is not printable are removed.
+// The package only reads. Work is bounded: all requests within half a second share a snapshot, and
+// the numbers of programs and queue pairs in it are limited. Reports of other programs are not
+// trusted: unknown fields, queue pairs of another slot and text that is not printable are removed.
 //
 // Reading order:
 //   - snapshot.go: what a snapshot contains

@@ -1,6 +1,7 @@
 package status
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -34,7 +35,28 @@ type body struct {
 	Counters map[string]uint64 `json:"counters"`
 	RTTs     Histogram         `json:"rtts"`
 	Objects  Objects           `json:"objects"`
-	QPs      []QP              `json:"qps"`
+	QPs      qpList            `json:"qps"`
+}
+
+// qpList has the first queue pairs of a list in JSON, at most MaxQPs. The others are not decoded,
+// because a short text can list very many.
+type qpList []QP
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (l *qpList) UnmarshalJSON(text []byte) error {
+	*l = nil
+	d := json.NewDecoder(bytes.NewReader(text))
+	if _, err := d.Token(); err != nil { // the start of the list
+		return err
+	}
+	for d.More() && len(*l) < MaxQPs {
+		var q QP
+		if err := d.Decode(&q); err != nil {
+			return err
+		}
+		*l = append(*l, q)
+	}
+	return nil
 }
 
 var (

@@ -3,9 +3,11 @@ package status
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // patienceOfMembers is how long a snapshot waits for the reports of programs.
@@ -29,7 +31,7 @@ func (k *Collector) Serve(s Service) {
 		}
 		return list
 	}
-	k.last = nil
+	k.made = time.Time{}
 	k.mu.Unlock()
 	s.SetStatus(func(uid uint32, privileged bool) []byte {
 		snapshot := k.Snapshot()
@@ -63,15 +65,20 @@ func Read(path string) (*Snapshot, error) {
 func (s *Snapshot) clean() {
 	d := &s.Device
 	for _, text := range []*string{&s.Version, &s.Socket, &d.Name, &d.Datapath, &d.Note, &d.Port,
-		&d.PortReason, &d.MAC} {
+		&d.PortReason, &d.Service, &d.MAC} {
 		*text = printable(*text, maxText)
 	}
 	for i := range d.Addresses {
-		d.Addresses[i].Addr = d.Addresses[i].Addr.WithZone("") // which may be any text
+		a := &d.Addresses[i]
+		a.Addr = a.Addr.WithZone("") // which may be any text
+		a.Kind = roce.GIDKind(printable(string(a.Kind), maxText))
 	}
 	for i := range s.Programs {
 		p := &s.Programs[i]
 		p.Name, p.Error = printable(p.Name, maxName), printable(p.Error, maxText)
+		maps.DeleteFunc(p.Counters, func(name string, _ uint64) bool {
+			return printable(name, maxText) != name // a newer gorxe may have more counters
+		})
 		for j := range p.QPs {
 			q := &p.QPs[j]
 			q.Type, q.State = word(q.Type), word(q.State)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -118,6 +120,25 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// Callers that wait while a program does not answer share the snapshot.
+func TestSlowSnapshot(t *testing.T) {
+	p := newPair(t)
+	now, asked := time.Unix(1e9, 0), 0
+	k := NewCollector(Config{Device: p.dev[0], now: func() time.Time { return now },
+		Members: func() []Report {
+			asked++
+			now = now.Add(2 * MaxAge)
+			return nil
+		}})
+	if k.Snapshot(); asked != 1 {
+		t.Errorf("programs were asked %d times, want 1", asked)
+	}
+	now = now.Add(MaxAge)
+	if k.Snapshot(); asked != 2 {
+		t.Errorf("after MaxAge programs were asked %d times, want 2", asked)
+	}
+}
+
 // The JSON keys are stable: programs may depend on them.
 func TestSnapshotKeys(t *testing.T) {
 	s := Snapshot{Programs: []Program{{Rates: &Rates{}, Error: "e", QPs: []QP{{Rates: &QPRates{}}}}},
@@ -195,6 +216,36 @@ func TestHostileReports(t *testing.T) {
 	if p := r.program(7); len(p.QPs) != 7 || p.Omitted != 593 {
 		t.Errorf("a report of %d queue pairs gives %d, %d omitted, want 7", len(many), len(p.QPs),
 			p.Omitted)
+	}
+}
+
+// The memory that a report needs does not depend on the number of queue pairs in it.
+func TestLongReport(t *testing.T) {
+	r := Report{Slot: 1, Body: []byte(`{"qps":[{}` + strings.Repeat(",{}", 80_000) + `]}`)}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	p := r.program(maxAllQPs)
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20 || p.Error != "" {
+		t.Errorf("program() allocates %d bytes, error %q; want at most 8 MiB", n, p.Error)
+	}
+}
+
+// Text of another process cannot control a terminal.
+func TestClean(t *testing.T) {
+	const evil = "a\x1b[2J\u009b\u202e"
+	s := Snapshot{Version: evil, Socket: evil,
+		Device: Device{MAC: evil, DeviceInfo: roce.DeviceInfo{Name: evil, Datapath: evil, Note: evil,
+			Port: evil, PortReason: evil, Service: evil},
+			Addresses: []roce.GIDEntry{{Addr: netip.MustParseAddr("fe80::1%" + evil), Kind: evil}}},
+		Programs: []Program{{Name: evil, Error: evil, Counters: map[string]uint64{evil: 1, "x": 2},
+			QPs: []QP{{Type: evil, State: evil}}}}}
+	s.clean()
+	if text := fmt.Sprintf("%+v", s); printable(text, len(text)) != text {
+		t.Errorf("clean() leaves %q", text)
+	}
+	if n := s.Programs[0].Counters; len(n) != 1 || n["x"] != 2 {
+		t.Errorf("clean() leaves counters %v", n)
 	}
 }
 
