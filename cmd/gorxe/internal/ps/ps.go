@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"errors"
 	"fmt"
 	"io"
 
@@ -28,14 +29,14 @@ Root, and the user who started a service, see all programs. Other users see thei
   gorxe ps --json | jq '.[].programs[].qps[] | select(.retransmits > 0)'`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, err := s.read()
-			if err != nil {
-				return err
+			list, failed := s.read()
+			if list == nil {
+				return failed
 			}
 			if asJSON {
-				return cli.JSON(cmd.OutOrStdout(), list)
+				return errors.Join(cli.JSON(cmd.OutOrStdout(), list), failed)
 			}
-			if len(list) == 0 {
+			if len(list) == 0 && failed == nil {
 				_, err := fmt.Fprintln(cmd.ErrOrStderr(), none)
 				return err
 			}
@@ -47,7 +48,7 @@ Root, and the user who started a service, see all programs. Other users see thei
 					return err
 				}
 			}
-			return nil
+			return failed
 		},
 	}
 	s.register(cmd.Flags())

@@ -3,7 +3,10 @@ package ps
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -132,8 +135,8 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-// newService starts a service with a status, and a program that has joined it.
-func newService(t *testing.T) (path string, qpn roce.QPN) {
+// newService starts a service with a status at a path, and a program that has joined it.
+func newService(t *testing.T, path string) (qpn roce.QPN) {
 	t.Helper()
 	check := func(err error) {
 		t.Helper()
@@ -147,7 +150,6 @@ func newService(t *testing.T) (path string, qpn roce.QPN) {
 	dev, err := roce.New(port)
 	check(err)
 	t.Cleanup(func() { _ = dev.Close() })
-	path = filepath.Join(t.TempDir(), "s.sock")
 	s, err := service.New(path, service.Options{})
 	check(err)
 	t.Cleanup(func() { _ = s.Close() })
@@ -163,7 +165,7 @@ func newService(t *testing.T) (path string, qpn roce.QPN) {
 	check(err)
 	q, err := member.CreateQP(pd, roce.QPConfig{Type: roce.UD})
 	check(err)
-	return path, q.QPN()
+	return q.QPN()
 }
 
 func execute(t *testing.T, cmd *cobra.Command, args ...string) string {
@@ -180,7 +182,8 @@ func execute(t *testing.T, cmd *cobra.Command, args ...string) string {
 
 // The commands show the programs of a service.
 func TestService(t *testing.T) {
-	path, qpn := newService(t)
+	path := filepath.Join(t.TempDir(), "s.sock")
+	qpn := newService(t, path)
 	var list []status.Snapshot
 	var text string
 	for range 20 { // on a busy machine a program may not answer in time
@@ -217,6 +220,45 @@ func TestService(t *testing.T) {
 		}
 	}
 	t.Errorf("gorxe top prints %s, want rates of the member", text)
+}
+
+// The commands show the services that answer beside one that does not.
+func TestBrokenService(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", dir)
+	path := filepath.Join(dir, "gorxe", "s.sock")
+	newService(t, path)
+	broken := filepath.Join(filepath.Dir(path), "a.sock")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: broken, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	for _, cmd := range []*cobra.Command{Command(), TopCommand()} {
+		var out bytes.Buffer
+		cmd.SetOut(&out)
+		cmd.SetErr(io.Discard)
+		cmd.SetArgs(nil)
+		if cmd.Name() == "top" {
+			cmd.SetArgs([]string{"-i", "1s"})
+		}
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), broken) {
+			t.Errorf("%s: error %v, want one that names %s", cmd.Name(), err, broken)
+		}
+		line(t, out.String(), path)
+	}
+	if text := notice(errors.New("a\x1b[2J\nb")); text != "\na?[2J\nb\n" {
+		t.Errorf("notice() = %q", text)
+	}
 }
 
 // Without services, the commands say how to start one.

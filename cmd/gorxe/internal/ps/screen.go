@@ -58,7 +58,7 @@ func (s *screen) close() {
 // show replaces the picture. Lines and columns that do not fit are cut.
 func (s *screen) show(text string) {
 	width, height, err := term.GetSize(int(s.out.Fd()))
-	if err != nil {
+	if err != nil || width <= 0 || height <= 0 { // a terminal may not know its size
 		width, height = 80, 24
 	}
 	_, _ = s.out.WriteString(frame(text, width, height))

@@ -18,8 +18,9 @@ func (s *services) register(fs *pflag.FlagSet) {
 		"socket of a node service (default: all at the standard paths)")
 }
 
-// read returns the state of all services. Without --socket, it ignores sockets at which no service
-// answers or that this user may not open, and there may be no services.
+// read returns the state of all services that answer, and the errors of the others. Without
+// --socket, it ignores sockets at which there is no service or that this user may not open, and
+// there may be no services.
 func (s *services) read() (list []*status.Snapshot, err error) {
 	if s.socket != "" {
 		one, err := status.Read(s.socket)
@@ -30,16 +31,17 @@ func (s *services) read() (list []*status.Snapshot, err error) {
 	}
 	list = []*status.Snapshot{}
 	for _, path := range service.Sockets() {
-		one, err := status.Read(path)
+		one, e := status.Read(path)
 		switch {
-		case err == nil:
+		case e == nil:
 			list = append(list, one)
-		case !errors.Is(err, service.ErrNone):
-			return nil, err
+		case !errors.Is(e, service.ErrNone):
+			err = errors.Join(err, e)
 		}
 	}
-	return list, nil
+	return list, err
 }
 
 // none is what the commands print if there are no services.
-const none = "No node service answers. Start one with gorxe up, or name its socket with --socket."
+const none = "No node service that this user may use answers. Start one with gorxe up, or name its " +
+	"socket with --socket."

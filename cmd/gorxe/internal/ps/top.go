@@ -3,12 +3,14 @@ package ps
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -86,37 +88,49 @@ func (r *row) rate() float64 {
 
 // run shows pictures until ctx ends or the user ends it.
 func (t *top) run(ctx context.Context, out io.Writer, in *os.File) error {
-	f, ok := out.(*os.File)
-	live := ok && !t.once && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(in.Fd()))
 	list, err := t.services.read() // the rates of the first picture count from here
-	if err != nil {
+	if len(list) == 0 && err != nil {
 		return err
 	}
-	if !live {
-		if len(list) == 0 {
-			_, err := fmt.Fprintln(out, none)
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(t.interval.D):
-		}
-		if list, err = t.services.read(); err != nil {
-			return err
-		}
-		_, err = io.WriteString(out, t.picture(list))
+	f, ok := out.(*os.File)
+	if ok && !t.once && term.IsTerminal(int(f.Fd())) && term.IsTerminal(int(in.Fd())) {
+		return t.live(ctx, reading{list, err}, f, in)
+	}
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(out, none)
 		return err
 	}
-	s, err := openScreen(f, in)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(t.interval.D):
+	}
+	list, err = t.services.read()
+	if len(list) == 0 && err != nil {
+		return err
+	}
+	_, e := io.WriteString(out, t.picture(list))
+	return errors.Join(err, e)
+}
+
+// reading is what the services have answered.
+type reading struct {
+	list []*status.Snapshot
+	err  error // of some of the services
+}
+
+// live shows pictures in a terminal, r first.
+func (t *top) live(ctx context.Context, r reading, out, in *os.File) error {
+	s, err := openScreen(out, in)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	tick := time.NewTicker(t.interval.D)
 	defer tick.Stop()
+	answers, busy := make(chan reading, 1), false
 	for {
-		s.show(t.picture(list))
+		s.show(t.picture(r.list) + notice(r.err))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -127,12 +141,32 @@ func (t *top) run(ctx context.Context, out io.Writer, in *os.File) error {
 			case 'q', keyInterrupt, 0:
 				return nil
 			}
+		case r = <-answers:
+			busy = false
 		case <-tick.C:
-			if list, err = t.services.read(); err != nil {
-				return err
+			if busy {
+				continue
 			}
+			busy = true
+			go func() { // a service that does not answer must not delay keys
+				list, err := t.services.read()
+				answers <- reading{list, err}
+			}()
 		}
 	}
+}
+
+// notice returns the text about services that have failed.
+func notice(err error) string {
+	if err == nil {
+		return ""
+	}
+	return "\n" + strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsPrint(r) {
+			return r
+		}
+		return '?' // it could control the terminal
+	}, err.Error()) + "\n"
 }
 
 // picture returns the text about all services.
