@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +45,11 @@ type response struct {
 	fd int
 }
 
-// connect connects to a service.
+// connect connects to a service, unless another user may have replaced its socket.
 func connect(path string) (*net.UnixConn, error) {
+	if err := checkDir(filepath.Dir(path)); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
 	c, err := dial(path)
 	switch {
 	case err == nil:

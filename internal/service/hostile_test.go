@@ -406,8 +406,16 @@ func TestUserDir(t *testing.T) {
 	if _, err := New(path, Options{}); err == nil {
 		t.Error("New() = nil in a folder that others may write")
 	}
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	if _, err := Join(path, JoinOptions{}); !errors.Is(err, ErrNone) {
 		t.Errorf("Join() = %v in a folder that others may write", err)
+	}
+	if _, err := Status(path); !errors.Is(err, ErrNone) {
+		t.Errorf("Status() = %v in a folder that others may write", err)
 	}
 	if Paths("../x") != nil {
 		t.Error("Paths accepts a name with a slash")

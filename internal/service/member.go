@@ -37,9 +37,6 @@ var _ driver.Member = (*MemberPort)(nil)
 // ErrOtherNet, ErrRefused with the reason, or driver.ErrNoAddress if the service does not have the
 // address.
 func Join(path string, o JoinOptions) (*MemberPort, error) {
-	if err := checkDir(filepath.Dir(path)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrNone, err)
-	}
 	o.Addr = o.Addr.Unmap().WithZone("")
 	if o.Name == "" && len(os.Args) > 0 {
 		o.Name = filepath.Base(os.Args[0])
