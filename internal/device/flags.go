@@ -70,6 +70,11 @@ func (f *Flags) kind() roce.PortKind {
 	return kind
 }
 
+// WantsXDP reports whether the flags ask for AF_XDP, so that Open joins no node service.
+func (f *Flags) WantsXDP() bool {
+	return f.kind() == roce.PortXDP || f.XDP().Mode != xdp.Auto
+}
+
 // RegisterWindow adds the flag for the prefetch window, for commands that serve many QPs.
 func (f *Flags) RegisterWindow(fs *pflag.FlagSet) {
 	f.Window = cli.Int{N: roce.DefaultPrefetch, Max: roce.MaxPrefetch}

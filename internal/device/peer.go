@@ -115,7 +115,7 @@ func (f *Flags) routeTo(a netip.Addr) (string, error) {
 // ownAddress returns the device for a peer on this host.
 func (f *Flags) ownAddress(a netip.Addr) (string, error) {
 	switch {
-	case f.kind() != roce.PortXDP && service.Serves(a):
+	case !f.WantsXDP() && service.Serves(a):
 		return a.String(), nil
 	case f.kind() == roce.PortXDP:
 		return "", fmt.Errorf("%v is this host's own address, and AF_XDP packets to it never leave the "+

@@ -35,9 +35,9 @@ device uses UDP sockets.
 The program sees one device, rxe0, with the addresses of the interface as GIDs. It joins
 the node service of the interface ('gorxe up'). If there is none, gorxe starts one for the
 programs of this user, which ends after the last of them. So several programs share an
-address, and can connect to each other. With --datapath xdp or --socket none the program
-has the addresses alone. The other side may also be gorxe, the kernel's rxe or a hardware
-NIC.
+address, and can connect to each other. With --datapath xdp, --mode or --socket none
+the program has the addresses alone. The other side may also be gorxe, the kernel's rxe
+or a hardware NIC.
 
 The exit status is that of the program, and 128 plus the number of the signal if a signal
 ended it. Signals are forwarded to the program. gorxe ends after the program and all

@@ -30,7 +30,7 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 	case f.socket != "":
 		d.Iface = f.socket
 		return d.Open(roce.Auto, opts...)
-	case filepath.IsAbs(d.Iface), d.Datapath.Value == roce.PortXDP.String():
+	case filepath.IsAbs(d.Iface), d.WantsXDP():
 		return d.Open(roce.Auto, opts...)
 	}
 	name := serviceName(d.Iface)
