@@ -80,7 +80,7 @@ type bells struct {
 	events  [64 * unix.SizeofInotifyEvent]byte
 }
 
-// bell is the position in the doorbells of a context. It belongs to the goroutine of bells.
+// bell is the position in the doorbells of a context. Guarded by bells.mu.
 type bell struct{ read, freed int64 }
 
 func newBells() (*bells, error) {
@@ -146,16 +146,11 @@ func (b *bells) run() {
 	}
 }
 
-// drain rings all doorbells.
+// drain rings the doorbells of the events that one read returns. Programs can cause events faster
+// than the owner reads them. While there are more, its port's Wait returns at once.
 func (b *bells) drain() {
-	for {
-		n, err := unix.Read(b.fd, b.events[:])
-		if err != nil || n <= 0 {
-			return
-		}
-		if b.handle(b.events[:n]); n < len(b.events)/2 {
-			return
-		}
+	if n, err := unix.Read(b.fd, b.events[:]); err == nil && n > 0 {
+		b.handle(b.events[:n])
 	}
 }
 

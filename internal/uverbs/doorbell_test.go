@@ -186,3 +186,54 @@ func TestDoorbellAfterReset(t *testing.T) {
 		b.connect(a, 2)
 	}
 }
+
+// The owner of the loop does not read doorbells as long as there are any: programs could keep it
+// busy.
+func TestDrainOnce(t *testing.T) {
+	b, err := newBells()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	var contexts [2]*Context
+	var files [2]int // as programs have them open: a write to the memfd itself is no event
+	for i := range contexts {
+		f, err := newFile(maxRings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.close()
+		contexts[i] = &Context{file: f}
+		if err := b.add(contexts[i]); err != nil {
+			t.Fatal(err)
+		}
+		files[i] = (&program{ctx: contexts[i]}).openFile(t)
+	}
+	const events = 1000 // the kernel joins those that are equal
+	for i := range int64(events) {
+		_, err := unix.Pwrite(files[i%2], make([]byte, bellSize), DoorbellOffset+i*bellSize)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	drains := 0
+	for readable(b.fd) {
+		b.drain()
+		drains++
+	}
+	if want := events * unix.SizeofInotifyEvent / len(b.events); drains < want {
+		t.Errorf("%d calls of drain() read %d doorbells, want at least %d", drains, events, want)
+	}
+	for i, c := range contexts {
+		if want := int64(DoorbellOffset + (events-1+i)*bellSize); c.bell.read != want {
+			t.Errorf("context %d: doorbells were read up to %d, want %d", i, c.bell.read, want)
+		}
+	}
+}
+
+// readable reports whether a descriptor is readable.
+func readable(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return n > 0 && err == nil
+}

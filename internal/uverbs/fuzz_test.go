@@ -12,7 +12,7 @@ import (
 // ownerState returns how much of closed contexts the device still refers to.
 func ownerState(d *Device) (n int) {
 	d.do(func() {})
-	d.do(func() { n = len(d.hot) + len(d.pending) + len(d.dirty) + len(d.ahs) })
+	d.do(func() { n = len(d.hot) + len(d.queues) + len(d.pending) + len(d.dirty) + len(d.ahs) })
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return n + len(d.contexts) + len(d.byQP)

@@ -270,8 +270,9 @@ func (a *arena) end() error {
 	return a.transfer()
 }
 
-// honestState is the result of ownerState with the honest program of a device: its context and QP.
-const honestState = 2
+// honestState is the result of ownerState with the honest program of a device: its context and QP,
+// which the device refers to twice.
+const honestState = 3
 
 // transfer sends data in both directions between the honest programs.
 func (a *arena) transfer() error {
