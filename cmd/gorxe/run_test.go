@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -193,6 +194,15 @@ func awaitListening(t *testing.T, port string, server *process) {
 // killService kills the service of an address.
 func killService(t *testing.T, addr string) {
 	t.Helper()
+	if err := syscall.Kill(servicePID(t, addr), syscall.SIGKILL); err != nil &&
+		!errors.Is(err, syscall.ESRCH) {
+		t.Error(err)
+	}
+}
+
+// servicePID returns the process of the service of an address.
+func servicePID(t *testing.T, addr string) int {
+	t.Helper()
 	list, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
@@ -201,11 +211,101 @@ func killService(t *testing.T, addr string) {
 		text, _ := os.ReadFile(name)
 		if strings.HasPrefix(string(text), binary+"\x00run-service\x00"+addr+"\x00") {
 			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(name)))
-			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-				t.Error(err)
-			}
-			return
+			return pid
 		}
 	}
-	t.Errorf("no process is the service of %s", addr)
+	t.Fatalf("no process is the service of %s", addr)
+	return 0
+}
+
+// The service is no child of the command that has started it, which passes signals to its
+// descendants. It does not inherit descriptors that the user passes to the program.
+func TestRunServiceDetached(t *testing.T) {
+	addr := udp.RandomLoopback().String()
+	removeSocket(t, addr)
+	dir := t.TempDir()
+	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
+	file, err := os.Create(filepath.Join(dir, "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	first := startWith(t, nil, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{file, file} }, "run",
+		"--dev", addr, "--", "sh", "-c", "touch $1; while ! test -e $2; do sleep 0.05; done", "sh",
+		started, end)
+	eventually(t, "the program starts", func() bool { return exists(started) })
+
+	pid := servicePID(t, addr)
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	if f := strings.Fields(rest); len(f) < 2 || f[1] == strconv.Itoa(first.cmd.Process.Pid) {
+		t.Errorf("the service is a child of the command that has started it: %s", stat)
+	}
+	links, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil || len(links) == 0 {
+		t.Fatalf("descriptors of the service: %q, %v", links, err)
+	}
+	for _, l := range links {
+		if to, _ := os.Readlink(l); to == file.Name() {
+			t.Errorf("the service has a descriptor of the program: %s", l)
+		}
+	}
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first.wait().ok()
+}
+
+// A signal ends the command while it waits for another one that starts or ends the service.
+func TestRunInterrupted(t *testing.T) {
+	addr := udp.RandomLoopback().String()
+	socket := removeSocket(t, addr)
+	unlock, err := service.Lock(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock(true)
+	p := start(t, nil, "run", "--dev", addr, "--", "echo", "started")
+	eventually(t, "the command waits for the lock", func() bool {
+		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.cmd.Process.Pid))
+		return slices.ContainsFunc(links, func(l string) bool {
+			to, _ := os.Readlink(l)
+			return to == lockOf(socket)
+		})
+	})
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if r := p.wait(); r.status != 1 || r.stdout != "" || !strings.Contains(r.err, "interrupted") {
+		t.Errorf("status %d, output %q, message %q, want 1, none, and a reason", r.status, r.stdout,
+			r.err)
+	}
+}
+
+// When the service dies, a message says so.
+func TestRunServiceDies(t *testing.T) {
+	addr := udp.RandomLoopback().String()
+	removeSocket(t, addr)
+	dir := t.TempDir()
+	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
+	diag, err := os.Create(filepath.Join(dir, "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer diag.Close()
+	p := startWith(t, nil, func(c *exec.Cmd) { c.Stderr = diag }, "run", "--dev", addr, "--", "sh",
+		"-c", "touch $1; while ! test -e $2; do sleep 0.05; done", "sh", started, end)
+	eventually(t, "the program starts", func() bool { return exists(started) })
+	killService(t, addr)
+	eventually(t, "the command reports the end of the service", func() bool {
+		text, _ := os.ReadFile(diag.Name())
+		return strings.Contains(string(text), "the node service has ended")
+	})
+	if err := os.WriteFile(end, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.wait().ok()
 }

@@ -76,7 +76,7 @@ device sends.`,
 			case err != nil:
 				return err
 			}
-			status, err := f.run(path, args, cmd.ErrOrStderr())
+			status, err := f.run(cmd.Context(), path, args, cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -25,7 +26,8 @@ const deviceName = "rxe0"
 const defaultIface = "lo"
 
 // run runs the program at path and returns its exit status.
-func (f *flags) run(path string, args []string, diag io.Writer) (status int, err error) {
+func (f *flags) run(ctx context.Context, path string, args []string, diag io.Writer) (status int,
+	err error) {
 	if f.device.Iface == "" {
 		f.device.Iface = defaultIface
 	}
@@ -42,11 +44,17 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 	}
 	defer func() { err = errors.Join(err, f.faults.close()) }()
 	opts = append(opts, inside.ProgramName(filepath.Base(path)).(roce.Option))
-	dev, err := f.open(diag, opts)
+	dev, err := f.open(ctx, diag, opts)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
+	if cli.Interrupted(ctx) { // from now on the program gets the signals
+		return 0, cli.ErrInterrupted
+	}
+	ended := make(chan struct{})
+	defer close(ended)
+	go reportFailure(dev, ended, diag)
 	uv, err := uverbs.NewDevice(dev, uverbs.Config{Name: deviceName})
 	if err != nil {
 		return 0, err
@@ -75,6 +83,23 @@ func (f *flags) run(path string, args []string, diag io.Writer) (status int, err
 		printStats(diag, s.Stats(), dev.Counters())
 	}
 	return status, err
+}
+
+// reportFailure prints why the device has stopped working, if it does before the program has ended.
+// The program only gets errors and an event.
+func reportFailure(dev *roce.Device, ended <-chan struct{}, diag io.Writer) {
+	select {
+	case <-dev.Done():
+	case <-ended:
+		return
+	}
+	switch err := dev.Err(); {
+	case errors.Is(err, roce.ErrServiceEnded):
+		fmt.Fprintln(diag, "gorxe run: the node service has ended, and with it the program's "+
+			"device: run the program again")
+	case !errors.Is(err, roce.ErrClosed):
+		fmt.Fprintln(diag, "gorxe run: the program's device has failed:", err)
+	}
 }
 
 // printStats prints the counters that are not 0.

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"os/exec"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
@@ -21,20 +24,47 @@ import (
 // ServiceName is the name of the hidden command that ServiceCommand returns.
 const ServiceName = "run-service"
 
+// detachFlag makes the command start the service in another process, and end.
+const detachFlag = "detach"
+
 // ServiceCommand returns the command of the node service that "gorxe run" starts. It ends after its
 // last program. version is that of gorxe.
 func ServiceCommand(version string) *cobra.Command {
-	return &cobra.Command{
+	var detached bool
+	cmd := &cobra.Command{
 		Use:    ServiceName + " NAME SOCKET",
 		Hidden: true,
 		Args:   cli.Named("NAME", "SOCKET"),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			report := os.NewFile(readyFD, "report")
-			err := serve(cmd.Context(), args[0], args[1], version, report)
-			fmt.Fprintln(report, err) // nobody reads it if the service was ready
+			if detached {
+				err = detach(args, report)
+			} else {
+				err = serve(cmd.Context(), args[0], args[1], version, report)
+			}
+			if err != nil {
+				fmt.Fprintln(report, err) // nobody reads it if the service was ready
+			}
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&detached, detachFlag, false, "serve in another process")
+	return cmd
+}
+
+// detach starts the service in a process that does not descend from 'gorxe run', because this
+// process, its parent, ends. Otherwise signals to the program that has started the service would
+// end it for all others.
+func detach(args []string, report *os.File) error {
+	// The program's descriptors, such as locks and pipes of a shell script, would remain open as
+	// long as the service runs. If a container forbids the call, they do.
+	_ = unix.CloseRange(readyFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	c := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{os.Args[0], ServiceName}, args...),
+		ExtraFiles: []*os.File{report}}
+	if err := c.Start(); err != nil {
+		return fmt.Errorf("start a node service: %w", err)
+	}
+	return nil
 }
 
 // firstMember is how long the service waits for its first member.

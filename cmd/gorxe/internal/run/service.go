@@ -1,6 +1,7 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -22,7 +24,8 @@ const noService = "none"
 
 // open opens the device. It joins the node service of the interface. If there is none, it starts
 // one for the programs of this user.
-func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
+func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*roce.Device,
+	error) {
 	d := f.device
 	switch {
 	case f.socket == noService:
@@ -35,7 +38,10 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 	}
 	name := serviceName(d.Iface)
 	path := service.DefaultPath(name)
-	unlock, failed := service.Lock(path)
+	unlock, failed := lock(ctx, path)
+	if errors.Is(failed, cli.ErrInterrupted) {
+		return nil, failed
+	}
 	if failed == nil {
 		defer func() { unlock(failed != nil) }()
 		if !slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) {
@@ -48,6 +54,25 @@ func (f *flags) open(diag io.Writer, opts []roce.Option) (*roce.Device, error) {
 			failed)
 	}
 	return dev, err
+}
+
+// lock locks the socket of a service. It returns early if a signal ends ctx; gorxe ends then.
+func lock(ctx context.Context, path string) (unlock func(remove bool), err error) {
+	type result struct {
+		unlock func(remove bool)
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		unlock, err := service.Lock(path)
+		done <- result{unlock, err}
+	}()
+	select {
+	case r := <-done:
+		return r.unlock, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 // serviceName returns the name of the service for a device: the interface, also if the device is
@@ -95,7 +120,7 @@ func startService(name, path string) error {
 		return err
 	}
 	defer r.Close()
-	cmd := exec.Command(self, ServiceName, name, path)
+	cmd := exec.Command(self, ServiceName, "--"+detachFlag, name, path)
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal do not end it
@@ -104,8 +129,8 @@ func startService(name, path string) error {
 	if err != nil {
 		return fmt.Errorf("start a node service: %w", err)
 	}
-	_ = cmd.Process.Release()
 	text, err := io.ReadAll(io.LimitReader(r, maxReport))
+	_ = cmd.Wait() // it has started the service, or reported an error
 	switch answer := string(text); {
 	case err != nil:
 		return err
