@@ -113,12 +113,13 @@ func TestRunPerftest(t *testing.T) {
 	}
 	addr := udp.RandomLoopback().String()
 	removeSocket(t, addr)
+	var port string
 	pair := func(args ...string) (server, client *process) {
-		port := unusedPort(t)
+		port = unusedPort(t)
 		args = append([]string{"run", "--dev", addr, "--", "ib_write_bw", "-F", "-x", "0", "-p", port},
 			args...)
 		server = start(t, nil, args...)
-		awaitListening(t, port, server)
+		awaitSocket(t, port, tcpListen, server)
 		return server, start(t, nil, append(args, addr)...)
 	}
 	server, client := pair("-n", "100")
@@ -126,6 +127,7 @@ func TestRunPerftest(t *testing.T) {
 	server.wait().ok()
 
 	server, client = pair("--run_infinitely")
+	awaitSocket(t, port, tcpEstablished, server)
 	time.Sleep(time.Second) // so that the test runs, on a machine that is not very busy
 	killService(t, addr)
 	for name, p := range map[string]*process{"client": client, "server": server} {
@@ -165,18 +167,16 @@ func unusedPort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-// awaitListening waits until a socket listens on a TCP port, which the server has to open.
-func awaitListening(t *testing.T, port string, server *process) {
+// The states of sockets in /proc/net/tcp.
+const (
+	tcpEstablished = "01"
+	tcpListen      = "0A"
+)
+
+// awaitSocket waits until the server has a socket in the state on a TCP port.
+func awaitSocket(t *testing.T, port, state string, server *process) {
 	t.Helper()
-	n, _ := strconv.Atoi(port)
-	want := ":" + strings.ToUpper(strconv.FormatInt(int64(n), 16)) + " "
-	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-			text, _ := os.ReadFile(name)
-			if strings.Contains(string(text), want) {
-				return
-			}
-		}
+	for deadline := time.Now().Add(limit); !hasSocket(port, state); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-server.ended:
 			server.wait().ok()
@@ -186,9 +186,26 @@ func awaitListening(t *testing.T, port string, server *process) {
 		if time.Now().After(deadline) {
 			_ = server.cmd.Process.Kill()
 			r := server.wait()
-			t.Fatalf("no program listens on TCP port %s\nstdout: %s\nstderr: %s", port, r.stdout, r.err)
+			t.Fatalf("no socket in state %s on TCP port %s\nstdout: %s\nstderr: %s", state, port,
+				r.stdout, r.err)
 		}
 	}
+}
+
+// hasSocket reports whether a socket on a local TCP port is in a state.
+func hasSocket(port, state string) bool {
+	n, _ := strconv.Atoi(port)
+	local := fmt.Sprintf(":%04X", n)
+	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, _ := os.ReadFile(name)
+		for line := range strings.Lines(string(text)) {
+			f := strings.Fields(line)
+			if len(f) > 3 && strings.HasSuffix(f[1], local) && f[3] == state {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // killService kills the service of an address.
