@@ -5,32 +5,23 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 )
 
 // report describes a device for package internal/status, which decodes it from JSON: the report of
 // another program is not trusted.
 type report struct {
-	Counters Counters      `json:"counters"`
-	RTTs     reportRTTs    `json:"rtts"`
-	Objects  reportObjects `json:"objects"`
-	QPs      []reportQP    `json:"qps"`
+	Counters Counters       `json:"counters"`
+	RTTs     reportRTTs     `json:"rtts"`
+	Objects  inside.Objects `json:"objects"`
+	QPs      []reportQP     `json:"qps"`
 }
 
 // reportRTTs is qp.RTTHistogram.
 type reportRTTs struct {
 	Counts [qp.NumRTTBuckets]uint64 `json:"counts"`
 	Sum    qp.Time                  `json:"sum_ns"`
-}
-
-// reportObjects has the numbers of objects, and the bytes that count for WithMaxMemory.
-type reportObjects struct {
-	PDs    int    `json:"pds"`
-	CQs    int    `json:"cqs"`
-	QPs    int    `json:"qps"`
-	SRQs   int    `json:"srqs"`
-	MRs    int    `json:"mrs"`
-	Memory uint64 `json:"memory_bytes"`
 }
 
 // reportQP describes a QP in any state.
@@ -73,7 +64,7 @@ func (d *Device) status(maxQPs int) *report {
 	r := &report{Counters: d.Counters(), QPs: []reportQP{}}
 	d.ctl.Lock()
 	qps := d.sortedQPs()
-	r.Objects = reportObjects{PDs: len(d.pds), CQs: len(d.cqs), QPs: len(d.qps), SRQs: len(d.srqs),
+	r.Objects = inside.Objects{PDs: len(d.pds), CQs: len(d.cqs), QPs: len(d.qps), SRQs: len(d.srqs),
 		MRs: len(d.mems), Memory: d.mem.used.Load()}
 	d.ctl.Unlock()
 	err := d.do(func(qp.Time) {

@@ -24,6 +24,17 @@ type ServiceHost interface {
 	Forward(p *bth.Packet) bool
 }
 
+// Objects has the numbers of the verbs objects of a device, and the bytes that count for
+// roce.Expert.MaxMemory.
+type Objects struct {
+	PDs    int    `json:"pds"`
+	CQs    int    `json:"cqs"`
+	QPs    int    `json:"qps"`
+	SRQs   int    `json:"srqs"`
+	MRs    int    `json:"mrs"`
+	Memory uint64 `json:"memory_bytes"`
+}
+
 // MW is a memory window with keys as in verbs.
 type MW interface {
 	Key() mr.Key // the first key, or that of the latest bind

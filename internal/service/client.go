@@ -122,9 +122,12 @@ func (c *client) end() {
 	})
 }
 
-func (c *client) notify() {
+func (c *client) notify() { signal(c.changed) }
+
+// signal sends a value to a channel of capacity 1, unless it has one.
+func signal(c chan<- struct{}) {
 	select {
-	case c.changed <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
@@ -273,10 +276,7 @@ func (c *client) setWill(key uint32, b []byte) {
 		return
 	}
 	c.wills[key] = append([]byte(nil), b...)
-	select {
-	case c.kick <- struct{}{}:
-	default:
-	}
+	signal(c.kick)
 }
 
 // Mixed implements udp.Provider.
@@ -284,10 +284,7 @@ func (c *client) Mixed() {
 	c.mu.Lock()
 	c.mixed = true
 	c.mu.Unlock()
-	select {
-	case c.kick <- struct{}{}:
-	default:
-	}
+	signal(c.kick)
 }
 
 // sendWills sends wills, and what Mixed says, until the connection ends.

@@ -71,5 +71,10 @@ func Answers(path string) bool {
 func (s *Server) HasMembers() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.occupied()
+}
+
+// occupied is HasMembers with s.mu held.
+func (s *Server) occupied() bool {
 	return slices.ContainsFunc(s.slots[:], func(n *session) bool { return n != nil })
 }

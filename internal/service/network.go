@@ -59,10 +59,7 @@ func (s *Server) maintain() {
 // sweep removes dead sockets, now or soon. s.mu must be held.
 func (s *Server) sweep() {
 	if s.sweepAll() {
-		select {
-		case s.kick <- struct{}{}:
-		default:
-		}
+		signal(s.kick)
 	}
 }
 
@@ -129,10 +126,7 @@ func (s *Server) lookAtPort() {
 	}
 	s.sweep()
 	for n := range s.conns {
-		select {
-		case n.change <- struct{}{}:
-		default:
-		}
+		signal(n.change)
 	}
 }
 

@@ -15,6 +15,9 @@ const rootDir = "/run/gorxe"
 
 const suffix = ".sock"
 
+// NoSocket is the value of the flags --socket with which no service is started or joined.
+const NoSocket = "none"
+
 // userDir returns the folder with the sockets of services of the present user.
 func userDir() string {
 	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {

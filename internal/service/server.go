@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"time"
 
@@ -345,11 +344,8 @@ func (s *Server) release(n *session) {
 	}
 	s.sweep()
 	s.slots[n.slot] = nil
-	if !slices.ContainsFunc(s.slots[:], func(o *session) bool { return o != nil }) {
-		select {
-		case s.empty <- struct{}{}:
-		default:
-		}
+	if !s.occupied() {
+		signal(s.empty)
 	}
 }
 

@@ -3,6 +3,7 @@ package status
 import (
 	"time"
 
+	"github.com/gorxe/gorxe/internal/inside"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -47,15 +48,8 @@ type Program struct {
 	Omitted int       `json:"qps_omitted"` // queue pairs beyond the limits
 }
 
-// Objects has the numbers of verbs objects, and the bytes that count for roce.Expert.MaxMemory.
-type Objects struct {
-	PDs    int    `json:"pds"`
-	CQs    int    `json:"cqs"`
-	QPs    int    `json:"qps"`
-	SRQs   int    `json:"srqs"`
-	MRs    int    `json:"mrs"`
-	Memory uint64 `json:"memory_bytes"`
-}
+// Objects has the numbers of verbs objects.
+type Objects = inside.Objects
 
 // Rates are differences of counters per second.
 type Rates struct {

@@ -64,15 +64,8 @@ func forbidden() int {
 // bare runs a program without a supervisor.
 func bare(t *testing.T, c *exec.Cmd, program string, env ...string) outcome {
 	t.Helper()
-	var out, diag bytes.Buffer
 	c.Env = append(append(os.Environ(), envRole+"=program", envProgram+"="+program), env...)
-	c.Stdout, c.Stderr = &out, &diag
-	err := c.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return outcome{c.ProcessState.ExitCode(), out.String(), diag.String()}
+	return outcomeOf(t, c)
 }
 
 // Without seccomp notification, Check says what to do.

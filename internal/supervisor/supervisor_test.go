@@ -216,8 +216,13 @@ func command(program string, uid uint32) *exec.Cmd {
 
 func runProgram(t *testing.T, program string, uid uint32) outcome {
 	t.Helper()
+	return outcomeOf(t, command(program, uid))
+}
+
+// outcomeOf runs a command.
+func outcomeOf(t *testing.T, c *exec.Cmd) outcome {
+	t.Helper()
 	var out, diag bytes.Buffer
-	c := command(program, uid)
 	c.Stdout, c.Stderr = &out, &diag
 	err := c.Run()
 	var exit *exec.ExitError

@@ -84,7 +84,15 @@ func (r *Result) paper() string {
 	return "-"
 }
 
-// number formats f with about three significant digits.
+// Short formats f with three significant digits, or as an integer from 100 on.
+func Short(f float64) string {
+	if f >= 100 {
+		return fmt.Sprintf("%.0f", f)
+	}
+	return fmt.Sprintf("%.3g", f)
+}
+
+// number formats f with four significant digits, or as an integer from 100 on.
 func number(f float64) string {
 	if f >= 100 || f <= -100 {
 		return strconv.FormatFloat(f, 'f', 0, 64)

@@ -86,24 +86,17 @@ func (r *Report) WriteTable(w io.Writer) error {
 		if v.Missed == nil {
 			verdict = "-"
 		}
-		base, ratio := number(v.BaselineValue), v.RatioText(2)
+		base, ratio := kit.Short(v.BaselineValue), v.RatioText(2)
 		if v.Baseline == "" {
 			base, ratio, target = "", "", target+" "+v.Unit
 		}
-		t.Row(v.Name, number(v.Value), v.Unit, v.Baseline, base, ratio, v.SpreadText(), target, verdict)
+		t.Row(v.Name, kit.Short(v.Value), v.Unit, v.Baseline, base, ratio, v.SpreadText(), target, verdict)
 	}
 	if err := t.Write(w); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, notes+kit.AboutRatio)
 	return err
-}
-
-func number(f float64) string {
-	if f >= 100 {
-		return fmt.Sprintf("%.0f", f)
-	}
-	return fmt.Sprintf("%.3g", f)
 }
 
 const notes = `

@@ -104,7 +104,7 @@ func (r *Report) WriteTable(w io.Writer) error {
 		if v.CPU > 0 {
 			cpu = fmt.Sprintf("%.3f / %.3f", v.CPU, v.BaselineCPU)
 		}
-		t.Row(v.Name, number(v.Value), v.Unit, v.Baseline, number(v.BaselineValue),
+		t.Row(v.Name, kit.Short(v.Value), v.Unit, v.Baseline, kit.Short(v.BaselineValue),
 			v.RatioText(2), v.SpreadText(), target, verdict, cpu, v.about)
 	}
 	if err := t.Write(w); err != nil {
@@ -115,13 +115,6 @@ func (r *Report) WriteTable(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, notes+kit.AboutRatio)
 	return err
-}
-
-func number(f float64) string {
-	if f >= 100 {
-		return fmt.Sprintf("%.0f", f)
-	}
-	return fmt.Sprintf("%.3g", f)
 }
 
 const notes = `

@@ -18,7 +18,7 @@ type flags struct {
 	faults faults
 	trace  bool
 	stats  bool
-	socket string // of the node service; noService: none; "": the standard one
+	socket string // of the node service; service.NoSocket: none; "": the standard one
 }
 
 // Command returns the command "gorxe run".

@@ -19,16 +19,13 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// noService is the value of --socket with which a program does not share its device.
-const noService = "none"
-
 // open opens the device. It joins the node service of the interface. If there is none, it starts
 // one for the programs of this user.
 func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*roce.Device,
 	error) {
 	d := f.device
 	switch {
-	case f.socket == noService:
+	case f.socket == service.NoSocket:
 		return d.Open(roce.Auto, append(opts, roce.WithoutService())...)
 	case f.socket != "":
 		d.Iface = f.socket

@@ -18,9 +18,6 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// noSocket is the value of --socket that turns the node service off.
-const noSocket = "none"
-
 // node has the flags about the node service, and the service.
 type node struct {
 	path  string // "": the standard path
@@ -52,7 +49,7 @@ func (n *node) open(f *device.Flags) (*roce.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n.path == noSocket {
+	if n.path == service.NoSocket {
 		return f.Open(roce.Auto, roce.WithoutService())
 	}
 	dev, err := n.start(f, gid)
