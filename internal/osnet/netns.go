@@ -27,25 +27,21 @@ var ErrAborted = errors.New("function ended its goroutine inside the network nam
 // In runs f in the network namespace with file descriptor ns. If ns <= 0, it runs f in the calling
 // thread's namespace.
 //
-// f runs on a separate thread. Its goroutine ends without unlocking the thread, so the Go runtime
-// ends the thread, and no other goroutine runs in the wrong namespace. Sockets and links that f
-// creates stay in ns. f must not start goroutines that create sockets.
+// f runs on a separate thread, which ends with it, so that no other goroutine runs in the wrong
+// namespace. Sockets and links that f creates stay in ns. f must not start goroutines that create
+// sockets.
 func In(ns int, f func() error) error {
 	if ns <= 0 {
 		return f()
 	}
 	err := ErrAborted
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
+	Thread(func() {
 		if e := unix.Setns(ns, unix.CLONE_NEWNET); e != nil {
 			err = fmt.Errorf("enter network namespace: %w", e)
 			return
 		}
 		err = f()
-	}()
-	<-done
+	})
 	return err
 }
 
@@ -54,17 +50,31 @@ func In(ns int, f func() error) error {
 func NewNS() (*os.File, error) {
 	var f *os.File
 	err := ErrAborted
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
+	Thread(func() {
 		if e := unix.Unshare(unix.CLONE_NEWNET); e != nil {
 			err = fmt.Errorf("create network namespace: %w", e)
 			return
 		}
 		// Only this thread is in the new namespace, so use thread-self instead of self.
 		f, err = os.Open("/proc/thread-self/ns/net")
+	})
+	return f, err
+}
+
+// Thread runs f on a thread that ends with f, because its goroutine ends without unlocking it. It
+// is never the main thread: the Go runtime does not end that one, and /proc/self and /proc/net
+// would show its namespace from then on.
+func Thread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if unix.Gettid() != unix.Getpid() {
+			f()
+			return
+		}
+		Thread(f) // on another one, because this goroutine occupies the main thread
+		runtime.UnlockOSThread()
 	}()
 	<-done
-	return f, err
 }

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // ErrPermission means that the process cannot create network namespaces.
@@ -27,7 +28,7 @@ type NS struct {
 func NewNS() (*NS, error) {
 	n := &NS{calls: make(chan func())}
 	ready := make(chan error)
-	go n.run(ready)
+	go osnet.Thread(func() { n.run(ready) })
 	if err := <-ready; err != nil {
 		if errors.Is(err, unix.EPERM) {
 			return nil, fmt.Errorf("%w (%w)", ErrPermission, err)
@@ -37,10 +38,8 @@ func NewNS() (*NS, error) {
 	return n, nil
 }
 
-// run is the thread. It never unlocks: the thread ends with the goroutine, and with it what was
-// started with Pdeathsig.
+// run is the thread, with which ends what was started with Pdeathsig.
 func (n *NS) run(ready chan<- error) {
-	runtime.LockOSThread()
 	h, err := netns.New() // of this thread
 	if err != nil {
 		ready <- fmt.Errorf("lab: create a network namespace: %w", err)
