@@ -66,12 +66,21 @@ func startAs(t *testing.T, end *veth.End, attr *syscall.SysProcAttr, args ...str
 	return startWith(t, end, func(c *exec.Cmd) { c.SysProcAttr = attr }, args...)
 }
 
-// startWith is start, with changes to the command.
+// startWith is start, with changes to the command. If the command takes longer than limit, or the
+// test fails before it has ended, its standard error shows its goroutines.
 func startWith(t *testing.T, end *veth.End, change func(*exec.Cmd), args ...string) *process {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	p := &process{t: t, cmd: exec.CommandContext(ctx, binary, args...), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.err
+	p.cmd.Cancel = func() error {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) || t.Failed() {
+			// gorxe run passes SIGQUIT to its program.
+			return p.cmd.Process.Signal(syscall.SIGABRT)
+		}
+		return p.cmd.Process.Kill()
+	}
+	p.cmd.WaitDelay = 5 * time.Second
 	change(p.cmd)
 	run := p.cmd.Start
 	if end != nil {
@@ -87,10 +96,37 @@ func startWith(t *testing.T, end *veth.End, change func(*exec.Cmd), args ...stri
 		close(p.ended)
 	}()
 	t.Cleanup(func() {
+		running := ctx.Err() == nil
+		if running && t.Failed() {
+			t.Logf("processes:\n%s", threads())
+		}
 		cancel()
 		<-p.ended
+		if running && t.Failed() {
+			t.Logf("gorxe %s was running\nstdout: %s\nstderr: %s", strings.Join(args, " "), &p.out, &p.err)
+		}
 	})
 	return p
+}
+
+// threads describes what the threads of all gorxe of these tests wait for in the kernel. That is
+// what is known of services, which have no standard error.
+func threads() string {
+	var b strings.Builder
+	names, _ := filepath.Glob("/proc/[0-9]*/exe")
+	for _, name := range names {
+		if to, _ := os.Readlink(name); to != binary {
+			continue
+		}
+		args, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
+		fmt.Fprintf(&b, "%s %s\n", name, bytes.ReplaceAll(args, []byte{0}, []byte{' '}))
+		tasks, _ := filepath.Glob(filepath.Join(filepath.Dir(name), "task", "*", "wchan"))
+		for _, task := range tasks {
+			wchan, _ := os.ReadFile(task)
+			fmt.Fprintf(&b, "\t%s %s\n", task, wchan)
+		}
+	}
+	return b.String()
 }
 
 // result is the outcome of a gorxe that has ended.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -96,7 +95,7 @@ func TestRunShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.wait().ok()
-	for deadline := time.Now().Add(limit); exists(socket) || exists(lockOf(socket)); {
+	for deadline := time.Now().Add(limit); exists(socket) || exists(service.LockPath(socket)); {
 		time.Sleep(10 * time.Millisecond)
 		if time.Now().After(deadline) {
 			t.Fatal("the service or its files are still there after its last program has ended")
@@ -143,13 +142,10 @@ func removeSocket(t *testing.T, addr string) string {
 	path := service.DefaultPath(addr)
 	t.Cleanup(func() {
 		_ = os.Remove(path)
-		_ = os.Remove(lockOf(path))
+		_ = os.Remove(service.LockPath(path))
 	})
 	return path
 }
-
-// lockOf returns the path of the lock of a service.
-func lockOf(socket string) string { return strings.TrimSuffix(socket, ".sock") + ".lock" }
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
@@ -176,7 +172,7 @@ const (
 // awaitSocket waits until the server has a socket in the state on a TCP port.
 func awaitSocket(t *testing.T, port, state string, server *process) {
 	t.Helper()
-	for deadline := time.Now().Add(limit); !hasSocket(port, state); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(limit / 2); !hasSocket(port, state); time.Sleep(10 * time.Millisecond) {
 		select {
 		case <-server.ended:
 			server.wait().ok()
@@ -184,10 +180,7 @@ func awaitSocket(t *testing.T, port, state string, server *process) {
 		default:
 		}
 		if time.Now().After(deadline) {
-			_ = server.cmd.Process.Kill()
-			r := server.wait()
-			t.Fatalf("no socket in state %s on TCP port %s\nstdout: %s\nstderr: %s", state, port,
-				r.stdout, r.err)
+			t.Fatalf("no socket in state %s on TCP port %s after %v", state, port, limit/2)
 		}
 	}
 }
@@ -276,29 +269,72 @@ func TestRunServiceDetached(t *testing.T) {
 	first.wait().ok()
 }
 
-// A signal ends the command while it waits for another one that starts or ends the service.
+// The command says what it waits for, and a signal ends it, while another one starts or ends the
+// service.
 func TestRunInterrupted(t *testing.T) {
 	addr := udp.RandomLoopback().String()
 	socket := removeSocket(t, addr)
-	unlock, err := service.Lock(socket)
+	unlock, err := service.Lock(t.Context(), socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unlock(true)
-	p := start(t, nil, "run", "--dev", addr, "--", "echo", "started")
-	eventually(t, "the command waits for the lock", func() bool {
-		links, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.cmd.Process.Pid))
-		return slices.ContainsFunc(links, func(l string) bool {
-			to, _ := os.Readlink(l)
-			return to == lockOf(socket)
-		})
+	p, printed := startPrinting(t, "run", "--dev", addr, "--", "echo", "started")
+	eventually(t, "the command names the lock", func() bool {
+		return strings.Contains(printed(), "waiting for") &&
+			strings.Contains(printed(), service.LockPath(socket))
 	})
+	interrupted(t, p, printed)
+}
+
+// A signal ends the command while it waits for the answer of a service.
+func TestRunInterruptedJoin(t *testing.T) {
+	addr := udp.RandomLoopback().String()
+	l, err := net.ListenUnix("unixpacket",
+		&net.UnixAddr{Name: removeSocket(t, addr), Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p, printed := startPrinting(t, "run", "--dev", addr, "--", "echo", "started")
+	for { // a first connection only finds out whether somebody answers
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if n, _ := c.Read(make([]byte, 1024)); n > 0 {
+			break
+		}
+	}
+	interrupted(t, p, printed)
+}
+
+// startPrinting starts gorxe, and returns a function that returns its messages so far.
+func startPrinting(t *testing.T, args ...string) (p *process, printed func() string) {
+	diag, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = diag.Close() })
+	return startWith(t, nil, func(c *exec.Cmd) { c.Stderr = diag }, args...), func() string {
+		text, err := os.ReadFile(diag.Name())
+		if err != nil {
+			t.Error(err)
+		}
+		return string(text)
+	}
+}
+
+// interrupted sends a signal to a command that has not started its program, and checks how it ends.
+func interrupted(t *testing.T, p *process, printed func() string) {
+	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if r := p.wait(); r.status != 1 || r.stdout != "" || !strings.Contains(r.err, "interrupted") {
+	if r := p.wait(); r.status != 1 || r.stdout != "" || !strings.Contains(printed(), "interrupted") {
 		t.Errorf("status %d, output %q, message %q, want 1, none, and a reason", r.status, r.stdout,
-			r.err)
+			printed())
 	}
 }
 
@@ -308,18 +344,12 @@ func TestRunServiceDies(t *testing.T) {
 	removeSocket(t, addr)
 	dir := t.TempDir()
 	started, end := filepath.Join(dir, "started"), filepath.Join(dir, "end")
-	diag, err := os.Create(filepath.Join(dir, "stderr"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer diag.Close()
-	p := startWith(t, nil, func(c *exec.Cmd) { c.Stderr = diag }, "run", "--dev", addr, "--", "sh",
-		"-c", "touch $1; while ! test -e $2; do sleep 0.05; done", "sh", started, end)
+	p, printed := startPrinting(t, "run", "--dev", addr, "--", "sh", "-c",
+		"touch $1; while ! test -e $2; do sleep 0.05; done", "sh", started, end)
 	eventually(t, "the program starts", func() bool { return exists(started) })
 	killService(t, addr)
 	eventually(t, "the command reports the end of the service", func() bool {
-		text, _ := os.ReadFile(diag.Name())
-		return strings.Contains(string(text), "the node service has ended")
+		return strings.Contains(printed(), "the node service has ended")
 	})
 	if err := os.WriteFile(end, nil, 0o600); err != nil {
 		t.Fatal(err)

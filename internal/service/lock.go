@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,14 +13,15 @@ import (
 
 // Lock locks the socket at a path against others who want to start or end the service there. It
 // makes the standard folder. The lock is released by the function that it returns, which also
-// removes the file of the lock if remove is true, and at the end of the process.
-func Lock(path string) (unlock func(remove bool), err error) {
+// removes the file of the lock if remove is true, and at the end of the process. If ctx ends first,
+// Lock returns its cause.
+func Lock(ctx context.Context, path string) (unlock func(remove bool), err error) {
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	name := strings.TrimSuffix(path, suffix) + ".lock"
+	name := LockPath(path)
 	for {
-		fd, current, err := lockFile(name)
+		fd, current, err := lockFile(ctx, name)
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("lock %s: %w", name, err)
@@ -35,16 +37,34 @@ func Lock(path string) (unlock func(remove bool), err error) {
 	}
 }
 
+// LockPath returns the file of the lock of the socket at a path.
+func LockPath(path string) string { return strings.TrimSuffix(path, suffix) + ".lock" }
+
 // lockFile opens and locks a file. current is false if another process has removed it meanwhile.
-func lockFile(name string) (fd int, current bool, err error) {
-	fd, err = unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+func lockFile(ctx context.Context, name string) (_ int, current bool, err error) {
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return -1, false, err
 	}
-	for {
-		if err = unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
-			break
+	locked := make(chan error, 1)
+	go func() {
+		var err error
+		for {
+			if err = unix.Flock(fd, unix.LOCK_EX); !errors.Is(err, unix.EINTR) {
+				break
+			}
 		}
+		locked <- err
+	}()
+	select {
+	case err = <-locked:
+	case <-ctx.Done():
+		// The kernel does not end the call of the goroutine, so the lock is released after it.
+		go func() {
+			<-locked
+			_ = unix.Close(fd)
+		}()
+		return -1, false, context.Cause(ctx)
 	}
 	var mine, there unix.Stat_t
 	if err == nil {

@@ -1,6 +1,8 @@
 package service
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
 	"testing"
 	"time"
@@ -9,13 +11,13 @@ import (
 // A second Lock waits for the end of the first.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.sock")
-	unlock, err := Lock(path)
+	unlock, err := Lock(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	locked := make(chan func(bool))
 	go func() {
-		second, err := Lock(path)
+		second, err := Lock(t.Context(), path)
 		if err != nil {
 			t.Error(err)
 			second = func(bool) {}
@@ -34,9 +36,32 @@ func TestLock(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("Lock() still waits after the lock was released")
 	}
-	if _, err := Lock(filepath.Join(t.TempDir(), "no", "x.sock")); err == nil {
+	if _, err := Lock(t.Context(), filepath.Join(t.TempDir(), "no", "x.sock")); err == nil {
 		t.Error("Lock() = nil in a folder that does not exist, want an error")
 	}
+}
+
+// Lock returns when its context ends. It does not keep the lock that it gets later.
+func TestLockInterrupted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.sock")
+	unlock, err := Lock(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cause := errors.New("test")
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, cause)
+	defer cancel()
+	if _, err := Lock(ctx, path); !errors.Is(err, cause) {
+		t.Errorf("Lock() = %v although another caller has the lock, want the cause of the end", err)
+	}
+	unlock(false)
+	ctx, cancel = context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	unlock, err = Lock(ctx, path)
+	if err != nil {
+		t.Fatalf("Lock() = %v after the lock was released", err)
+	}
+	unlock(true)
 }
 
 func TestAnswers(t *testing.T) {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -22,13 +23,19 @@ type child struct {
 }
 
 // startChild starts a process that gets SIGKILL when this process ends. It inherits extra under the
-// same number, so that other descriptors that the user passes to the program keep theirs.
-func startChild(path string, args, env []string, extra *os.File) (*child, error) {
+// same number, so that other descriptors that the user passes to the program keep theirs. If ctx
+// has ended, startChild returns its cause.
+func startChild(ctx context.Context, path string, args, env []string, extra *os.File) (*child,
+	error) {
 	c := &child{signals: make(chan os.Signal, 64), release: make(chan struct{})}
 	if _, err := unix.FcntlInt(extra.Fd(), unix.F_SETFD, 0); err != nil {
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	c.subscribe()
+	if ctx.Err() != nil { // a signal has come before; a later one is passed to the program
+		signal.Stop(c.signals)
+		return nil, context.Cause(ctx)
+	}
 	started := make(chan error)
 	go func() {
 		// The kernel sends the signal when the thread ends that started the process.

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ func shimFailed(socket int, step byte, err error) {
 }
 
 // start starts the shim and waits until it has executed the program.
-func (s *Supervisor) start() (*child, error) {
+func (s *Supervisor) start(ctx context.Context) (*child, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socketpair", err)
@@ -73,7 +74,7 @@ func (s *Supervisor) start() (*child, error) {
 	here := os.NewFile(uintptr(pair[0]), "shim")
 	there := os.NewFile(uintptr(pair[1]), "supervisor")
 	defer here.Close()
-	c, err := startChild("/proc/self/exe", append([]string{shimName, strconv.Itoa(pair[1]),
+	c, err := startChild(ctx, "/proc/self/exe", append([]string{shimName, strconv.Itoa(pair[1]),
 		s.c.Path}, s.c.Args...), s.c.Env, there)
 	_ = there.Close()
 	if err != nil {

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -105,12 +106,13 @@ func (s *Supervisor) waitAgain() bool {
 }
 
 // Run starts the program, forwards signals, and returns the exit status as a shell does: 128 plus
-// the number of the signal if one ended the program.
-func (s *Supervisor) Run() (status int, err error) {
+// the number of the signal if one ended the program. If ctx has ended, Run returns its cause and
+// does not start the program. Later, ctx has no effect.
+func (s *Supervisor) Run(ctx context.Context) (status int, err error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("become the parent of orphans: %w", err)
 	}
-	child, err := s.start()
+	child, err := s.start(ctx)
 	if err != nil {
 		return 0, err
 	}

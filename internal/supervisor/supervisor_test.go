@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -62,7 +63,7 @@ func supervise() int {
 				Uverbs: sysfs.UverbsNumber}
 		},
 	})
-	status, err := s.Run()
+	status, err := s.Run(context.Background())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return statusBad

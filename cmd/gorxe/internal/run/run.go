@@ -49,9 +49,6 @@ func (f *flags) run(ctx context.Context, path string, args []string, diag io.Wri
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, dev.Close()) }()
-	if cli.Interrupted(ctx) { // from now on the program gets the signals
-		return 0, cli.ErrInterrupted
-	}
 	ended := make(chan struct{})
 	defer close(ended)
 	go reportFailure(dev, ended, diag)
@@ -78,7 +75,7 @@ func (f *flags) run(ctx context.Context, path string, args []string, diag io.Wri
 		c.Trace = diag
 	}
 	s := supervisor.New(c)
-	status, err = s.Run()
+	status, err = s.Run(ctx)
 	if f.stats {
 		printStats(diag, s.Stats(), dev.Counters())
 	}

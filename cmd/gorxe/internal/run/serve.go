@@ -104,8 +104,11 @@ func serve(ctx context.Context, name, path, version string, report io.WriteClose
 			return nil
 		}
 		// Programs join with the lock. Without members nobody is about to join now.
-		release, err := service.Lock(path)
-		if err != nil {
+		release, err := service.Lock(ctx, path)
+		switch {
+		case cli.Interrupted(ctx):
+			return nil
+		case err != nil:
 			return err
 		}
 		if !s.HasMembers() {

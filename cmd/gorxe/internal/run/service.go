@@ -13,39 +13,41 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/roce"
 )
 
 // open opens the device. It joins the node service of the interface. If there is none, it starts
-// one for the programs of this user.
+// one for the programs of this user. It returns early if a signal ends ctx; gorxe ends then.
 func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*roce.Device,
 	error) {
 	d := f.device
 	switch {
 	case f.socket == service.NoSocket:
-		return d.Open(roce.Auto, append(opts, roce.WithoutService())...)
+		return openDevice(ctx, diag, &d, append(opts, roce.WithoutService()))
 	case f.socket != "":
 		d.Iface = f.socket
-		return d.Open(roce.Auto, opts...)
+		return openDevice(ctx, diag, &d, opts)
 	case filepath.IsAbs(d.Iface), d.WantsXDP():
-		return d.Open(roce.Auto, opts...)
+		return openDevice(ctx, diag, &d, opts)
 	}
 	name := serviceName(d.Iface)
 	path := service.DefaultPath(name)
-	unlock, failed := lock(ctx, path)
-	if errors.Is(failed, cli.ErrInterrupted) {
-		return nil, failed
-	}
+	unlock, failed := lock(ctx, diag, path)
 	if failed == nil {
 		defer func() { unlock(failed != nil) }()
 		if !slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) {
-			failed = startService(name, path)
+			failed = startService(ctx, diag, name, path)
 		}
 	}
-	dev, err := d.Open(roce.Auto, opts...)
+	if cli.Interrupted(ctx) {
+		return nil, cli.ErrInterrupted
+	}
+	dev, err := openDevice(ctx, diag, &d, opts)
 	if err == nil && failed != nil && dev.Info().Service == "" {
 		fmt.Fprintf(diag, "gorxe run: other programs cannot use %s at the same time: %v\n", d.Iface,
 			failed)
@@ -53,20 +55,50 @@ func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*
 	return dev, err
 }
 
-// lock locks the socket of a service. It returns early if a signal ends ctx; gorxe ends then.
-func lock(ctx context.Context, path string) (unlock func(remove bool), err error) {
+const (
+	// notice is the time after which the command says what it waits for.
+	notice = 3 * time.Second
+	// lockPatience is how long the command waits for others that start or end the service. Each of
+	// them needs a few seconds at most, if it is not stopped.
+	lockPatience = 30 * time.Second
+	// startPatience is how long a service may take to start.
+	startPatience = 30 * time.Second
+)
+
+// waiting prints what the command waits for, unless the function that it returns is called soon.
+func waiting(diag io.Writer, format string, args ...any) (stop func() bool) {
+	return time.AfterFunc(notice, func() {
+		fmt.Fprintf(diag, "gorxe run: waiting for "+format+"\n", args...)
+	}).Stop
+}
+
+// lock locks the socket of a service.
+func lock(ctx context.Context, diag io.Writer, path string) (unlock func(remove bool), err error) {
+	name := service.LockPath(path)
+	defer waiting(diag, "another gorxe run, which starts or ends a node service (`fuser %s` shows its "+
+		"process)", name)()
+	ctx, cancel := context.WithTimeoutCause(ctx, lockPatience,
+		fmt.Errorf("another process has it for more than %v (`fuser %s`)", lockPatience, name))
+	defer cancel()
+	return service.Lock(ctx, path)
+}
+
+// openDevice opens the device of f.
+func openDevice(ctx context.Context, diag io.Writer, f *device.Flags, opts []roce.Option) (
+	*roce.Device, error) {
+	defer waiting(diag, "the addresses of %s, or its node service", f.Iface)()
 	type result struct {
-		unlock func(remove bool)
-		err    error
+		dev *roce.Device
+		err error
 	}
-	done := make(chan result, 1)
+	opened := make(chan result, 1)
 	go func() {
-		unlock, err := service.Lock(path)
-		done <- result{unlock, err}
+		dev, err := f.Open(roce.Auto, opts...)
+		opened <- result{dev, err}
 	}()
 	select {
-	case r := <-done:
-		return r.unlock, r.err
+	case r := <-opened:
+		return r.dev, r.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -105,10 +137,18 @@ func serviceName(name string) string {
 // readyFD is the number of the descriptor on which a service reports that it is ready, or an error.
 const readyFD = 3
 
+// executable returns the program that is the service. A variable for tests.
+var executable = os.Executable
+
 // startService starts the service of this user, and returns when programs can join it. The process
-// outlives this one if another program joins.
-func startService(name, path string) error {
-	self, err := os.Executable()
+// outlives this one if another program joins. One that is ready too late, or after ctx has ended,
+// finds that nobody reads its report, and ends.
+func startService(ctx context.Context, diag io.Writer, name, path string) error {
+	defer waiting(diag, "the node service of %s, which starts", name)()
+	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,
+		fmt.Errorf("it is not ready after %v", startPatience))
+	defer cancel()
+	self, err := executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
@@ -117,7 +157,8 @@ func startService(name, path string) error {
 		return err
 	}
 	defer r.Close()
-	cmd := exec.Command(self, ServiceName, "--"+detachFlag, name, path)
+	defer context.AfterFunc(ctx, func() { _ = r.SetReadDeadline(time.Unix(1, 0)) })()
+	cmd := exec.CommandContext(ctx, self, ServiceName, "--"+detachFlag, name, path)
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal do not end it
@@ -129,10 +170,12 @@ func startService(name, path string) error {
 	text, err := io.ReadAll(io.LimitReader(r, maxReport))
 	_ = cmd.Wait() // it has started the service, or reported an error
 	switch answer := string(text); {
+	case answer == ready && err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("start a node service: %w", context.Cause(ctx))
 	case err != nil:
 		return err
-	case answer == ready:
-		return nil
 	case answer == "":
 		return errors.New("start a node service: it ended early")
 	default:
