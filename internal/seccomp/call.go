@@ -93,6 +93,33 @@ func (c *Call) WriteAt(p []byte, addr uint64) error {
 	return c.copy(unix.ProcessVMWritev, p, addr)
 }
 
+// WriteBoth copies p and q to the memory of the calling process, as WriteAt does, usually with one
+// system call.
+func (c *Call) WriteBoth(p []byte, addr uint64, q []byte, addr2 uint64) error {
+	if len(p) == 0 || len(q) == 0 {
+		return errors.Join(c.WriteAt(p, addr), c.WriteAt(q, addr2))
+	}
+	if !c.Valid() {
+		return unix.ESRCH
+	}
+	local := [2]unix.Iovec{{Base: &p[0]}, {Base: &q[0]}}
+	local[0].SetLen(len(p))
+	local[1].SetLen(len(q))
+	remote := [2]unix.RemoteIovec{{Base: uintptr(addr), Len: len(p)},
+		{Base: uintptr(addr2), Len: len(q)}}
+	n, err := unix.ProcessVMWritev(c.tid, local[:], remote[:], 0)
+	if err != nil {
+		return err
+	}
+	if n < len(p) { // the kernel stops at the end of a page that can be written
+		if err := c.copy(unix.ProcessVMWritev, p[n:], addr+uint64(n)); err != nil {
+			return err
+		}
+		n = len(p)
+	}
+	return c.copy(unix.ProcessVMWritev, q[n-len(p):], addr2+uint64(n-len(p)))
+}
+
 // processVM is unix.ProcessVMReadv or unix.ProcessVMWritev.
 type processVM func(pid int, local []unix.Iovec, remote []unix.RemoteIovec, flags uint) (int, error)
 

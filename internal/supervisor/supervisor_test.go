@@ -119,7 +119,8 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 	for i := range b {
 		b[i] = ^b[i]
 	}
-	if err := c.WriteAt(b[:], arg); err != nil || c.PID() != f.pid {
+	const n = 3
+	if err := c.(*caller).WriteBoth(b[:n], arg, b[n:], arg+n); err != nil || c.PID() != f.pid {
 		return 0, unix.EIO
 	}
 	if err := c.(*caller).SetPosition(fakePosition); err != nil {

@@ -62,17 +62,38 @@ func (a *attrs) output(id uint16, b []byte) syscall.Errno {
 	}
 	out := make([]byte, x.len)
 	copy(out, b)
+	if w, ok := a.call.(BothWriter); ok {
+		flags := x.marked()
+		if w.WriteBoth(out, x.data, flags[:], x.at+attrFlags) != nil {
+			return syscall.EFAULT
+		}
+		return 0
+	}
 	if len(out) > 0 && a.call.WriteAt(out, x.data) != nil {
 		return syscall.EFAULT
 	}
 	return a.mark(x)
 }
 
+// BothWriter is a Caller that can write two pieces of memory at once.
+type BothWriter interface {
+	Caller
+	WriteBoth(p []byte, addr uint64, q []byte, addr2 uint64) error
+}
+
+// attrFlags is the offset of the flags of an attribute.
+const attrFlags = 4
+
+// marked returns the flags of an attribute with "valid output".
+func (x *attr) marked() (flags [2]byte) {
+	binary.LittleEndian.PutUint16(flags[:], x.flags|flagValidOutput)
+	return flags
+}
+
 // mark sets the flag "valid output".
 func (a *attrs) mark(x *attr) syscall.Errno {
-	var flags [2]byte
-	binary.LittleEndian.PutUint16(flags[:], x.flags|flagValidOutput)
-	if a.call.WriteAt(flags[:], x.at+4) != nil {
+	flags := x.marked()
+	if a.call.WriteAt(flags[:], x.at+attrFlags) != nil {
 		return syscall.EFAULT
 	}
 	return 0
