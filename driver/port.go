@@ -114,6 +114,9 @@ type Watcher interface {
 	// Watch makes Wait return also when a descriptor is readable. There is one at a time; a
 	// negative number ends that. Owner only.
 	Watch(fd int)
+	// Watched reports whether the descriptor was readable at the end of the latest sleep. Owner
+	// only.
+	Watched() bool
 }
 
 // StatsReader is an optional interface of a Port that counts frames.

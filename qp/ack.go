@@ -81,6 +81,9 @@ func (e *Engine) ReleaseAcks() bool {
 	return some
 }
 
+// OwesAck reports whether a peer has requested an ACK that was not sent yet.
+func (e *Engine) OwesAck() bool { return e.lists[inAckSoon].head != nil }
+
 // PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits
 // for its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if
 // responses must be sent before it.

@@ -49,5 +49,8 @@ func (p *Port) Watch(fd int) {
 	p.sleeper.Watch(fd)
 }
 
+// Watched implements driver.Watcher.
+func (p *Port) Watched() bool { return p.sleeper.Watched() }
+
 // Wake implements driver.Port.
 func (p *Port) Wake() { p.sleeper.Wake() }

@@ -62,3 +62,6 @@ func (p *Port) Wake() { p.sleeper.Wake() }
 
 // Watch implements driver.Watcher.
 func (p *Port) Watch(fd int) { p.sleeper.Watch(fd) }
+
+// Watched implements driver.Watcher.
+func (p *Port) Watched() bool { return p.sleeper.Watched() }

@@ -38,6 +38,7 @@
 //   - commands.go, lock.go: how other goroutines reach the owner
 //   - sleep.go: when the owner blocks, and for how long
 //   - progress.go, drive.go: what runs the steps: the progress goroutine, or callers of Await
+//   - linger.go: an owner that must not spin waits briefly for an answer
 //   - fault.go: registered memory that cannot be accessed
 //   - coalesce.go: receive coalescing: when the receive ring is left alone
 //   - counters.go: what the loop counts

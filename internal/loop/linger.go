@@ -1,7 +1,5 @@
 package loop
 
-import "github.com/gorxe/gorxe/qp"
-
 // lingers decides whether an owner that must not spin waits briefly for the answer to a message.
 // The answer is on its way if the program polls on another CPU. It then leaves together with the
 // ACK of the message: neither the owner nor the peer has to wake up once more.
@@ -36,9 +34,3 @@ func (l *Loop) linger() bool {
 	g.skip = g.wait
 	return false
 }
-
-// Lingering; see lingers.
-const (
-	lingerTime    qp.Time = 8_000 // ns after the time of the step
-	maxLingerSkip         = 255   // messages
-)

@@ -30,8 +30,9 @@ type Host interface {
 // Guest serves programs whose queues and memory are outside this process.
 type Guest interface {
 	// Doorbells tells the engine which QPs have new work requests. The owner calls it at the start
-	// of each step. slept is true after the owner has slept.
-	Doorbells(slept bool)
+	// of each step. slept is true after the owner has slept, and rung if the descriptor of SetGuest
+	// was readable then.
+	Doorbells(slept, rung bool)
 	// Settle writes what the engine has received to the memory of the programs, and then makes
 	// completions visible to them. The owner calls it after it has handled the frames of a step,
 	// before it sends packets, and at the end of the step.
@@ -69,7 +70,8 @@ type Config struct {
 // holds mu.
 type Loop struct {
 	host   Host
-	guest  Guest // may be nil. Owner
+	guest  Guest          // may be nil. Owner
+	bells  driver.Watcher // of the guest's descriptor; nil: none. Owner
 	port   driver.Port
 	eng    *qp.Engine
 	clock  func() int64 // owner's
@@ -129,6 +131,9 @@ type Loop struct {
 	sharp      bool    // sharpenTimers was called
 	slept      bool    // since the latest step
 	crowded    bool    // SetCrowded
+	lingers    lingers
+	yielded    qp.Time // time of the latest yield
+	loose      bool    // the progress goroutine is not locked to its thread
 }
 
 // New creates a loop and sets the engine's hooks. It becomes the engine's Host.
@@ -171,7 +176,7 @@ func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
 func (l *Loop) SetGuest(g Guest, fd int) bool {
 	l.guest = g
 	w, ok := driver.Find[driver.Watcher](l.port)
-	if ok && !l.closed {
+	if l.bells = w; ok && !l.closed {
 		w.Watch(fd)
 	}
 	return ok
@@ -218,7 +223,7 @@ func (l *Loop) step() int {
 		return 0
 	}
 	if l.guest != nil {
-		l.guest.Doorbells(l.slept)
+		l.guest.Doorbells(l.slept, l.slept && l.bells != nil && l.bells.Watched())
 		l.slept = false
 	}
 	if l.holder == nil {

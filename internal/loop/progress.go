@@ -56,6 +56,7 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	autoLoops.Add(1)
 	defer autoLoops.Add(-1)
 	s := l.newSpinner()
+	s.pinned = cpu >= 0
 	for !l.stopping.Load() {
 		l.steps(&s)
 		if l.drivers.Load() > 0 {
@@ -68,10 +69,33 @@ func (l *Loop) run(cpu int, started chan<- error) {
 func (l *Loop) steps(s *spinner) {
 	defer l.catch(debug.SetPanicOnFault(true))
 	for !l.stopping.Load() && l.drivers.Load() == 0 {
-		if s.expired(l.step(), l.last) {
+		if l.guest != nil && l.last-l.yielded >= guestYield {
+			l.yield(s)
+		}
+		work := l.step()
+		if l.crowded && l.received && l.linger() {
+			continue
+		}
+		if s.expired(work, l.last) {
 			l.sleep(l.driven)
 		}
 	}
+}
+
+// yield lets Go's scheduler run in a process whose loop mostly waits for other processes. Without
+// it, the runtime finds after 10 ms that the goroutine does not yield, preempts it with a signal,
+// and looks at it every 20 us for a while. Where programs poll, each look takes the CPU from one of
+// them. For a goroutine that is locked to its thread, to yield means to wait for another thread.
+func (l *Loop) yield(s *spinner) {
+	l.yielded = l.last
+	if l.sharp || s.pinned {
+		return
+	}
+	if !l.loose {
+		l.loose = true
+		runtime.UnlockOSThread()
+	}
+	runtime.Gosched()
 }
 
 // sharpenTimers makes the kernel end the sleeps of the progress goroutine's thread on time. By
@@ -79,6 +103,10 @@ func (l *Loop) steps(s *spinner) {
 func (l *Loop) sharpenTimers() {
 	if !l.attended || l.sharp { // the thread is not ours
 		return
+	}
+	if l.loose {
+		l.loose = false
+		runtime.LockOSThread()
 	}
 	l.sharp = true
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns; the value must not be 0

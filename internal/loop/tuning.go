@@ -37,6 +37,13 @@ const (
 	simulatedPause = 10 * time.Microsecond // of Yield in simulated time
 )
 
+// With a Guest.
+const (
+	guestYield    qp.Time = 4_000_000 // ns between two calls of Go's scheduler
+	lingerTime    qp.Time = 8_000     // ns for which the owner waits for an answer; see lingers
+	maxLingerSkip         = 255       // messages for which it does not
+)
+
 // Limits of the backlog; see bound.
 const (
 	highFrames        = 4  // of the highest class, in frames, if the rate of the port is known

@@ -21,6 +21,7 @@ type Sleeper struct {
 	timeout  unix.Timespec
 	list     []unix.PollFd // scratch
 	watched  int           // descriptor of Watch + 1; 0: none. Owner
+	rung     bool          // see Watched. Owner
 
 	mu    sync.Mutex
 	event int // eventfd
@@ -44,6 +45,10 @@ func (s *Sleeper) Event() unix.PollFd {
 // Watch makes Sleep return also when another descriptor is readable. A negative number ends that.
 // Owner only.
 func (s *Sleeper) Watch(fd int) { s.watched = max(fd, -1) + 1 }
+
+// Watched reports whether the descriptor of Watch was readable at the end of the latest Sleep.
+// Owner only.
+func (s *Sleeper) Watched() bool { return s.rung }
 
 // Begin announces that the owner is about to sleep. It returns false if Wake was called since the
 // last End: the owner must not sleep then. End must follow in any case.
@@ -70,6 +75,7 @@ func (s *Sleeper) Sleep(list []unix.PollFd, d time.Duration) bool {
 	for err == unix.EINTR { // the kernel has updated timeout
 		n, err = unix.Ppoll(polled, timeout, nil)
 	}
+	s.rung = err == nil && n > 0 && s.watched > 0 && polled[len(list)].Revents != 0
 	if err != nil || n == 0 {
 		return false
 	}

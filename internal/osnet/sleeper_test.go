@@ -76,7 +76,18 @@ func TestSleeperWatch(t *testing.T) {
 	if !sleep(&s, list, 10*time.Second) {
 		t.Error("the watched descriptor has not ended the sleep")
 	}
+	if !s.Watched() {
+		t.Error("Watched() = false after the watched descriptor has ended the sleep")
+	}
+	s.Wake()
+	s.Signal()
 	s.Watch(-1)
+	if !sleep(&s, list, time.Millisecond) || !s.Watched() {
+		t.Error("a sleep that did not begin has changed Watched()")
+	}
+	if !sleep(&s, list, 10*time.Second) || s.Watched() {
+		t.Error("Watched() = true after the end of the watch")
+	}
 	if sleep(&s, list, time.Millisecond) {
 		t.Error("the descriptor has ended the sleep after the end of the watch")
 	}

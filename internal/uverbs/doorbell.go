@@ -28,6 +28,10 @@ const (
 // Until then it finds new work requests in the rings.
 const drainEvery = 64
 
+// unreadBells is the number of reports of inotify about a context after which the owner reads its
+// doorbells although it looks at all send queues anyway.
+const unreadBells = 16
+
 // maxScanned is the number of queue pairs up to which the owner looks at all send queues in each
 // step.
 const maxScanned = 64
@@ -80,8 +84,12 @@ type bells struct {
 	events  [64 * unix.SizeofInotifyEvent]byte
 }
 
-// bell is the position in the doorbells of a context. Guarded by bells.mu.
-type bell struct{ read, freed int64 }
+// bell is the position in the doorbells of a context, and the number of reports since they were
+// read. Guarded by bells.mu.
+type bell struct {
+	read, freed int64
+	unread      int
+}
 
 func newBells() (*bells, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -111,7 +119,7 @@ func (b *bells) add(c *Context) error {
 		return fmt.Errorf("uverbs: watch for doorbells: %w", err)
 	}
 	c.watch = int32(w)
-	c.bell = bell{DoorbellOffset, DoorbellOffset}
+	c.bell = bell{read: DoorbellOffset, freed: DoorbellOffset}
 	b.watches[c.watch] = c
 	return nil
 }
@@ -142,20 +150,21 @@ func (b *bells) run() {
 		if err != nil {
 			return
 		}
-		b.handle(b.events[:n])
+		b.handle(b.events[:n], false)
 	}
 }
 
 // drain rings the doorbells of the events that one read returns. Programs can cause events faster
-// than the owner reads them. While there are more, its port's Wait returns at once.
-func (b *bells) drain() {
+// than the owner reads them. While there are more, its port's Wait returns at once. If scanned is
+// true, the owner looks at all send queues, and most doorbells need not be read.
+func (b *bells) drain(scanned bool) {
 	if n, err := unix.Read(b.fd, b.events[:]); err == nil && n > 0 {
-		b.handle(b.events[:n])
+		b.handle(b.events[:n], scanned)
 	}
 }
 
 // Doorbells implements loop.Guest.
-func (d *Device) Doorbells(slept bool) {
+func (d *Device) Doorbells(slept, rung bool) {
 	if !d.watched {
 		return
 	}
@@ -163,11 +172,12 @@ func (d *Device) Doorbells(slept bool) {
 	if (slept || d.undrained >= drainEvery) && d.crowd.sample() {
 		d.loop.SetCrowded(d.crowd.dense())
 	}
-	if slept || d.undrained >= drainEvery || len(d.queues) > maxScanned {
+	scanned := len(d.queues) <= maxScanned
+	if rung || d.undrained >= drainEvery || !scanned {
 		d.undrained = 0
-		d.bells.drain()
+		d.bells.drain(scanned)
 	}
-	if len(d.queues) <= maxScanned {
+	if scanned {
 		for _, q := range d.queues {
 			q.scan()
 		}
@@ -182,25 +192,31 @@ func (q *queuePair) scan() {
 	}
 }
 
-// handle rings the doorbells that inotify events announce.
-func (b *bells) handle(events []byte) {
+// handle rings the doorbells that inotify events announce; see drain.
+func (b *bells) handle(events []byte, scanned bool) {
 	const header, mask = unix.SizeofInotifyEvent, 4
 	for ; len(events) >= header; events = events[header:] {
 		if binary.NativeEndian.Uint32(events[mask:])&unix.IN_Q_OVERFLOW != 0 {
 			b.ringAll()
 			continue
 		}
-		b.ring(int32(binary.NativeEndian.Uint32(events)))
+		b.ring(int32(binary.NativeEndian.Uint32(events)), scanned)
 	}
 }
 
-// ring rings the new doorbells of a context.
-func (b *bells) ring(watch int32) {
+// ring rings the new doorbells of a context; see drain.
+func (b *bells) ring(watch int32, scanned bool) {
 	b.mu.Lock() // keeps the file open
 	defer b.mu.Unlock()
-	if c := b.watches[watch]; c != nil {
-		c.readBells()
+	c := b.watches[watch]
+	if c == nil {
+		return
 	}
+	if c.bell.unread++; scanned && c.bell.unread < unreadBells {
+		return
+	}
+	c.bell.unread = 0
+	c.readBells()
 }
 
 // ringAll rings the new doorbells of all contexts, after events have been lost.

@@ -126,7 +126,7 @@ func TestDoorbellsLost(t *testing.T) {
 	if n, err := unix.Pwrite(fd, bell, DoorbellOffset); n != len(bell) || err != nil {
 		t.Fatalf("Pwrite() = %d, %v", n, err)
 	}
-	bells.handle(enc(int32(-1), uint32(unix.IN_Q_OVERFLOW), uint64(0)))
+	bells.handle(enc(int32(-1), uint32(unix.IN_Q_OVERFLOW), uint64(0)), false)
 	want(t, a.wait(a.cring), 1, 0, 1)
 }
 
@@ -218,7 +218,7 @@ func TestDrainOnce(t *testing.T) {
 	}
 	drains := 0
 	for readable(b.fd) {
-		b.drain()
+		b.drain(false)
 		drains++
 	}
 	if want := events * unix.SizeofInotifyEvent / len(b.events); drains < want {
@@ -227,6 +227,38 @@ func TestDrainOnce(t *testing.T) {
 	for i, c := range contexts {
 		if want := int64(DoorbellOffset + (events-1+i)*bellSize); c.bell.read != want {
 			t.Errorf("context %d: doorbells were read up to %d, want %d", i, c.bell.read, want)
+		}
+	}
+}
+
+// An owner that looks at all send queues does not read the doorbells of each event.
+func TestDrainScanned(t *testing.T) {
+	b, err := newBells()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	f, err := newFile(maxRings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.close()
+	c := &Context{file: f}
+	if err := b.add(c); err != nil {
+		t.Fatal(err)
+	}
+	fd := (&program{ctx: c}).openFile(t)
+	for i := range int64(2 * unreadBells) {
+		if _, err := unix.Pwrite(fd, make([]byte, bellSize), DoorbellOffset+i*bellSize); err != nil {
+			t.Fatal(err)
+		}
+		b.drain(true)
+		if readable(b.fd) {
+			t.Fatalf("event %d was not read", i)
+		}
+		want := DoorbellOffset + (i+1)/unreadBells*unreadBells*bellSize
+		if c.bell.read != want {
+			t.Fatalf("after event %d doorbells were read up to %d, want %d", i, c.bell.read, want)
 		}
 	}
 }

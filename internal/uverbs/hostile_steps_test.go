@@ -252,7 +252,7 @@ func (h *hostile) fileDoorbell() {
 	b := append(enc(uint32(cmdPostSend), uint32(0), uint64(0), h.handle()), h.take(24)...)
 	_, _ = unix.Pwrite(h.ctx.FD(), b, DoorbellOffset+int64(h.in.U16()%256))
 	if !h.closed {
-		h.a.dev[h.side].bells.ring(h.ctx.watch)
+		h.a.dev[h.side].bells.ring(h.ctx.watch, false)
 	}
 }
 
