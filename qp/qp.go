@@ -216,8 +216,11 @@ func (q *QP) Type() Type { return q.typ }
 func (q *QP) Depths() (send, recv int) { return int(q.sq.depth), int(q.rq.depth) }
 
 // SQLen returns the number of send work requests that are posted and not completed. It may be
-// called from any goroutine.
-func (q *QP) SQLen() int { return int(q.sq.used()) }
+// called from any goroutine; with concurrent posts it is a snapshot.
+func (q *QP) SQLen() int {
+	tail := q.sq.tail.Load() // first: it must not overtake the head
+	return int(q.sq.head.Load() - tail)
+}
 
 // Activity returns a number that changes when the QP accepts a request packet from the peer, or
 // when the peer acknowledges a packet. Only the engine's thread may call it.

@@ -241,8 +241,14 @@ func TestDrain(t *testing.T) {
 		if err := a.qp.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Drain: %v", err)
 		}
+		if n := a.qp.Outstanding(); n != 1 {
+			t.Errorf("Outstanding() = %d before the peer has received, want 1", n)
+		}
 		must(t, b.qp.PostRecv(RecvWR{}))
 		must(t, a.qp.Drain(context.Background()))
+		if n := a.qp.Outstanding(); n != 0 {
+			t.Errorf("Outstanding() = %d after Drain, want 0", n)
+		}
 		close(stop)
 		other.Wait()
 	})

@@ -488,6 +488,11 @@ func (q *QP) Drain(ctx context.Context) error {
 	return nil
 }
 
+// Outstanding returns the number of send work requests that are posted and that the device still
+// processes. One that asks for no completion counts, too, until the peer has acknowledged it. It
+// costs two loads. With concurrent posts it is a snapshot.
+func (q *QP) Outstanding() int { return q.qp.SQLen() }
+
 // waitsFor explains why the send queue makes no progress, if the device knows.
 func (q *QP) waitsFor() (why string) {
 	_ = q.device().do(func(qp.Time) {

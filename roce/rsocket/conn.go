@@ -30,6 +30,7 @@ type Conn struct {
 	// drained means that the QP has failed and that all its completions were processed.
 	drained bool
 	wait    waiters
+	collect collector
 	wrs     [1]roce.SendWR // scratch of post
 	sges    [1]roce.SGE
 	inline  [core.InlineLen]byte
@@ -108,6 +109,7 @@ func (c *Conn) CloseWrite() error {
 	if err := c.writable(); err != nil {
 		return c.opError("close", err)
 	}
+	c.sendStaged()
 	c.stream.Shutdown()
 	c.control()
 	return c.opError("close", c.await(shutter, c.deadlines[writer]))
@@ -123,8 +125,12 @@ func (c *Conn) Close() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.closed = true
+	if c.collect.timer != nil {
+		c.collect.timer.Stop()
+	}
 	linger := c.linger
 	if linger > 0 {
+		c.sendStaged()
 		c.stream.Disconnect()
 		c.control()
 	}

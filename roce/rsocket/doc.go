@@ -49,6 +49,7 @@
 //   - wait.go: calls that wait, and the processing of completions
 //   - deadline.go: deadlines
 //   - read.go, write.go: the stream
+//   - collect.go: how much is sent in one WRITE
 //   - maps.go: memory that a side opens to the other
 //
 // Package core, below this one, is the protocol.

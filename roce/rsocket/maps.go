@@ -71,6 +71,7 @@ func (c *Conn) WriteAt(p []byte, offset int64) (n int, err error) {
 func (c *Conn) writeAt(p []byte, offset uint64) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.sendStaged() // the send buffer is a ring
 	if err := c.awaitWritable(mapper); err != nil {
 		return 0, err
 	}
@@ -80,7 +81,7 @@ func (c *Conn) writeAt(p []byte, offset uint64) (int, error) {
 			"at offset %d: wait until it has called Map or riomap, and has written something", offset)}
 	}
 	off, n := c.stream.MapSpace()
-	n = copy(c.send.Bytes()[off:][:min(n, room, maxChunk)], p)
+	n = copy(c.send.Bytes()[off:][:min(n, room, minChunk)], p)
 	w := c.stream.SendMapped(offset, n)
 	c.post(&w)
 	return n, c.err

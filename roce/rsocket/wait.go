@@ -80,6 +80,9 @@ func (c *Conn) await(k role, ctx context.Context) error {
 		if c.ready(k) {
 			return nil
 		}
+		if c.sendStaged() {
+			continue
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -198,8 +201,9 @@ func (c *Conn) fail(err error) {
 	_ = c.qp.Cancel() // fails if the QP is closed
 }
 
-// control posts the messages that are due. The caller holds mu.
+// control posts the data that waits and the messages that are due. The caller holds mu.
 func (c *Conn) control() {
+	c.sendStaged()
 	for c.err == nil {
 		w, ok := c.stream.Control()
 		if !ok {

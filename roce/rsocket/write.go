@@ -3,15 +3,13 @@ package rsocket
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 )
 
-// maxChunk is the number of bytes that are copied before they are posted, so that the device sends
-// them while the next ones are copied.
-const maxChunk = 64 << 10
-
 // Write sends p. It returns when p has been copied and posted, and waits while the peer has no
-// space or the send buffer is full. See net.Conn.
+// space or the send buffer is full. While at least 128 KiB are in flight and no other call waits,
+// the data may wait for the next Write, for about 2 ms at most, to be sent together. See net.Conn.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -26,7 +24,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 			return n, err
 		}
 		k := copy(b, p[n:])
-		if err := c.commit(k); err != nil {
+		if err := c.commit(k, true); err != nil {
 			return n, err
 		}
 		n += k
@@ -40,13 +38,13 @@ func (c *Conn) ReadFrom(r io.Reader) (n int64, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	for {
-		b, err := c.space(maxChunk)
+		b, err := c.space(math.MaxInt)
 		if err != nil {
 			return n, err
 		}
 		k, err := r.Read(b)
 		if k > 0 {
-			if err := c.commit(min(k, len(b))); err != nil {
+			if err := c.commit(min(k, len(b)), false); err != nil {
 				return n, err
 			}
 			n += int64(k)
@@ -69,7 +67,7 @@ func (c *Conn) space(limit int) ([]byte, error) {
 		return nil, c.opError("write", err)
 	}
 	off, n := c.stream.Space()
-	return c.send.Bytes()[off:][:min(n, limit, maxChunk)], nil
+	return c.send.Bytes()[off:][:min(n, limit, c.chunk())], nil
 }
 
 // awaitWritable waits as a writer or mapper until data can be sent, at most until the deadline of
@@ -88,15 +86,20 @@ func (c *Conn) awaitWritable(k role) error {
 	return err
 }
 
-// commit sends the first n bytes of the memory that space has returned.
-func (c *Conn) commit(n int) error {
+// commit sends the first n bytes of the memory that space has returned. With collect they may wait
+// for the next call, if enough is in flight and no call waits, possibly for an answer to them.
+func (c *Conn) commit(n int, collect bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.writable(); err != nil {
 		return c.opError("write", err)
 	}
-	w := c.stream.Send(n)
-	if c.post(&w); c.err != nil {
+	c.stream.Stage(n)
+	if collect && !c.wait.leading && c.inFlight() >= collectFrom && c.stream.Staged() < c.chunk() {
+		c.collectLater()
+		return nil
+	}
+	if c.sendStaged(); c.err != nil {
 		return c.opError("write", c.err)
 	}
 	return nil

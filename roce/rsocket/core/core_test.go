@@ -48,21 +48,35 @@ func newPair(t testing.TB, a, b Config) [2]*side {
 	return s
 }
 
-// write sends as much of b as is possible now, and returns how much.
-func (s *side) write(b []byte) (n int) {
+// write sends as much of b as is possible now in pieces of at most piece bytes, of which some go
+// into one WRITE, and returns how much.
+func (s *side) write(b []byte, piece int) (n int) {
 	for n < len(b) {
 		off, k := s.Space()
-		if k = min(k, len(b)-n); k == 0 {
+		if k = min(k, len(b)-n, piece); k == 0 {
+			if s.flush() {
+				continue
+			}
 			break
 		}
 		copy(s.send[off:], b[n:n+k])
-		s.wire = append(s.wire, s.Send(k))
+		s.Stage(k)
 		n += k
 	}
 	return n
 }
 
+// flush sends what is staged.
+func (s *side) flush() bool {
+	if s.Staged() == 0 {
+		return false
+	}
+	s.wire = append(s.wire, s.Send())
+	return true
+}
+
 func (s *side) control() {
+	s.flush()
 	for w, ok := s.Control(); ok; w, ok = s.Control() {
 		s.wire = append(s.wire, w)
 	}
@@ -138,8 +152,9 @@ func TestStreams(t *testing.T) {
 			i := r.IntN(2)
 			switch r.IntN(4) {
 			case 0:
-				n := s[i].write(left[i][:min(len(left[i]), r.IntN(200))])
+				n := s[i].write(left[i][:min(len(left[i]), r.IntN(200))], 1+r.IntN(200))
 				if left[i] = left[i][n:]; len(left[i]) == 0 {
+					s[i].flush()
 					s[i].Shutdown()
 				}
 			case 1:
@@ -293,7 +308,7 @@ func FuzzReceived(f *testing.F) {
 			if s.Received(binary.BigEndian.Uint32(messages), int(messages[4])) != nil {
 				return // the connection ends
 			}
-			s.write(make([]byte, r.IntN(100)))
+			s.write(make([]byte, r.IntN(100)), 1+r.IntN(100))
 			s.read(r.IntN(100))
 			s.control()
 			if off := r.Uint64(); s.Mapped(off) > 0 {
@@ -312,4 +327,31 @@ func FuzzReceived(f *testing.F) {
 			s.wire = nil
 		}
 	})
+}
+
+// What is staged goes into one WRITE, as far as it is contiguous on both sides.
+func TestStage(t *testing.T) {
+	c := Config{Credits: 10, RingLen: 256, SendLen: 100, SendDepth: 10}
+	s := newPair(t, c, c)
+	a := s[0]
+	if n := a.write(make([]byte, 90), 30); n != 90 || len(a.wire) != 0 || a.Staged() != 90 {
+		t.Fatalf("%d bytes, %d WRITEs, %d staged; want 90 bytes staged", n, len(a.wire), a.Staged())
+	}
+	if a.flush(); a.InFlight(1) != 90 || a.InFlight(0) != 0 || a.InFlight(9) != 90 {
+		t.Errorf("InFlight(1) = %d, InFlight(0) = %d, InFlight(9) = %d; want 90, 0, 90",
+			a.InFlight(1), a.InFlight(0), a.InFlight(9))
+	}
+	if n := a.write(make([]byte, 90), 30); n != 10 || a.Staged() != 0 || len(a.wire) != 2 {
+		t.Errorf("%d bytes, %d WRITEs, %d staged; want the 10 bytes to the end of the send buffer",
+			n, len(a.wire), a.Staged())
+	}
+	if a.InFlight(1) != 10 || a.InFlight(2) != 100 {
+		t.Errorf("InFlight(1) = %d, InFlight(2) = %d; want 10, 100", a.InFlight(1), a.InFlight(2))
+	}
+	for len(a.wire) > 0 {
+		a.deliver(t, s[1])
+	}
+	if n := a.write(make([]byte, 90), 30); n != 28 || len(a.wire) != 1 || a.wire[0].Len != 28 {
+		t.Errorf("%d bytes, WRITEs %+v; want the 28 bytes to the end of the target buffer", n, a.wire)
+	}
 }

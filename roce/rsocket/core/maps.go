@@ -93,10 +93,10 @@ func (s *Stream) SendMapped(offset uint64, n int) Write {
 	m, at := s.mapAt(offset)
 	w := Write{Signaled: true, Addr: m.Addr + at, Key: m.Key, Len: n,
 		Off: int(t.head % uint64(s.cfg.SendLen))}
-	t.head += uint64(n)
 	t.depth--
 	t.quiet, t.quietBytes = 0, 0
 	w.ID = t.post(posted{bytes: n})
+	t.head += uint64(n)
 	return w
 }
 

@@ -13,8 +13,10 @@ type sender struct {
 	filled  int // number of targets
 	next    int // entry of the list that the peer writes next
 
-	// The send buffer holds the bytes from done to head, modulo its length.
+	// The send buffer holds the bytes from done to head, modulo its length, and behind them staged
+	// bytes, which no WRITE sends yet.
 	head, done uint64
+	staged     int
 
 	// Posted work requests, oldest first. Those from first to last have not completed.
 	posted      []posted
@@ -26,7 +28,8 @@ type sender struct {
 
 // posted is a work request of which the completion is not known.
 type posted struct {
-	bytes   int // of the send buffer
+	bytes   int    // of the send buffer
+	from    uint64 // the position of the first one
 	control bool
 }
 
@@ -39,6 +42,7 @@ func (t *sender) init(c *Config) {
 // post records a work request and returns its ID.
 func (t *sender) post(p posted) uint64 {
 	id := t.last
+	p.from = t.head
 	t.posted[id%uint64(len(t.posted))] = p
 	t.last++
 	return id
@@ -98,32 +102,52 @@ func (s *Stream) window() int {
 	return int(min(t.targets[0].Len, valueMask))
 }
 
-// Space returns where the next data belongs in the send buffer, and how many bytes Send accepts
-// now, 0 if it must wait for completions or messages of the peer.
+// Space returns where the next data belongs in the send buffer, and how many bytes Stage accepts
+// now: 0 if what is staged must be sent first, or if it must wait for completions or messages of
+// the peer.
 func (s *Stream) Space() (off, n int) {
 	off, n = s.Free()
-	return off, min(n, s.window())
+	return off, min(n, max(0, s.window()-s.send.staged))
 }
 
-// Free returns the next free bytes of the send buffer: as many as follow each other.
+// Free returns the next free bytes of the send buffer: as many as follow each other and what is
+// staged.
 func (s *Stream) Free() (off, n int) {
 	t := &s.send
 	size := uint64(s.cfg.SendLen)
-	at := t.head % size
-	return int(at), int(min(size-(t.head-t.done), size-at))
+	at := t.head%size + uint64(t.staged)
+	return int(at % size), int(min(size-(t.head-t.done)-uint64(t.staged), size-at))
 }
 
-// Send returns the WRITE of the next n bytes of the send buffer. n must be at least 1, and at most
-// what Space returns.
-func (s *Stream) Send(n int) Write {
+// Stage adds the next n bytes of the send buffer to the data that Send sends. n must be at most
+// what Space returns. Send must follow before Shutdown, Disconnect, Control and MapSpace.
+func (s *Stream) Stage(n int) { s.send.staged += n }
+
+// Staged returns the number of bytes that Send sends.
+func (s *Stream) Staged() int { return s.send.staged }
+
+// InFlight returns how many bytes the latest n work requests send.
+func (s *Stream) InFlight(n int) int {
 	t := &s.send
+	n = min(n, int(t.last-t.first))
+	if n == 0 {
+		return 0
+	}
+	return int(t.head - t.posted[(t.last-uint64(n))%uint64(len(t.posted))].from)
+}
+
+// Send returns the WRITE of what is staged, which must be at least one byte.
+func (s *Stream) Send() Write {
+	t := &s.send
+	n := t.staged
+	t.staged = 0
 	w := s.data(n)
 	w.Off = int(t.head % uint64(s.cfg.SendLen))
-	t.head += uint64(n)
 	w.ID = t.post(posted{bytes: n})
+	t.head += uint64(n)
 	t.quiet++
 	t.quietBytes += n
-	if t.quiet >= max(1, s.cfg.SendDepth/4) || t.quietBytes >= s.cfg.SendLen/4 {
+	if t.quiet >= max(1, s.cfg.SendDepth/4) || t.quietBytes >= s.cfg.SendLen/5 {
 		w.Signaled = true
 		t.quiet, t.quietBytes = 0, 0
 	}
