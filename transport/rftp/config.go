@@ -116,6 +116,15 @@ type Config struct {
 	// Connect has the attributes of the QPs. Class replaces its Class.
 	Connect roce.ConnectOptions
 
+	// Drive makes the program's goroutines run the protocol and the device in the methods that
+	// block, such as GetFree and GetReady (see roce.Device.Drive). Otherwise each block passes
+	// through two more goroutines. Drive is faster if one goroutine calls such methods again and
+	// again and does little with a block. It polls, also on other processors' time, and while it
+	// does something else, the device rests, for up to some milliseconds. If it stays away for
+	// longer or has nothing to do, other goroutines take over. With Manual progress Drive has no
+	// effect.
+	Drive bool
+
 	// Clock returns the time in nanoseconds, which must not decrease: that of roce.Expert in
 	// virtual time. Nil means the system's clock.
 	Clock func() int64

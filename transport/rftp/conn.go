@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorxe/gorxe/roce"
@@ -18,11 +19,12 @@ import (
 // receive blocks and messages. Its methods are safe for concurrent use.
 //
 // On a device with Auto progress, a goroutine of the Conn handles completions. With Manual
-// progress, the methods that block do so, and Progress.
+// progress, the methods that block do so, and Progress; with Config.Drive, the methods that block.
 type Conn struct {
 	cfg    Config
 	dev    *roce.Device
 	manual bool // a caller drives the Conn
+	drive  bool // callers drive the Conn and the device; see lead.go
 	now    func() int64
 
 	own     Limits
@@ -31,19 +33,26 @@ type Conn struct {
 	gid     *int // index of the local GID; nil: the device chooses
 	pd      *roce.PD
 	cq      *roce.CQ
-	srq     *roce.SRQ   // receives of all data QPs
-	ctl     *roce.QP    // control QP
-	data    []*roce.QP  // data QPs
-	memory  *roce.MR    // control messages: ControlDepth to send, then as many to receive
-	blocks  int         // of the sink's pool
-	sources int         // of the source's pool
-	cleanup func()      // of the listener
-	timer   *time.Timer // Auto progress
+	srq     *roce.SRQ       // receives of all data QPs
+	ctl     *roce.QP        // control QP
+	data    []*roce.QP      // data QPs
+	memory  *roce.MR        // control messages: ControlDepth to send, then as many to receive
+	blocks  int             // of the sink's pool
+	sources int             // of the source's pool
+	cleanup func()          // of the listener
+	timer   *time.Timer     // Auto progress
+	life    context.Context // until destroy; with Auto progress
 	cancel  context.CancelFunc
 	poller  sync.WaitGroup
 	turn    sync.Mutex // held while completions are handled
 	wcs     [pollBatch]roce.WC
 	down    chan struct{} // closed when the connection has ended
+
+	// With Config.Drive.
+	guard     *time.Timer // runs while callers lead
+	release   func()      // of Device.Drive; nil: the device's goroutine runs it. turn guards it
+	led, seen int         // calls that led, and of these, those that guard has seen
+	shift     atomic.Pointer[shift]
 
 	// mu guards the fields below.
 	mu      sync.Mutex
@@ -103,6 +112,7 @@ func newConn(dev *roce.Device, cfg Config, size int, gid *int) (*Conn, error) {
 	if c.now == nil {
 		c.now = systemClock
 	}
+	c.drive = cfg.Drive && !c.manual
 	for i := range c.wakes {
 		c.wakes[i].c = make(chan struct{}, 1)
 	}
@@ -182,13 +192,18 @@ func (c *Conn) start() error {
 	if c.manual {
 		return nil
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	c.cancel = cancel
+	c.life, c.cancel = context.WithCancel(context.Background())
 	c.mu.Lock()
 	c.timer = time.AfterFunc(time.Hour, c.expire)
 	c.pump()
 	c.mu.Unlock()
-	c.poller.Go(func() { c.pollAlways(ctx) })
+	if c.drive {
+		c.guard = time.AfterFunc(time.Hour, c.watch)
+		c.turn.Lock()
+		c.relieve()
+		return nil
+	}
+	c.poller.Go(func() { c.pollAlways(c.life) })
 	return nil
 }
 
@@ -331,6 +346,9 @@ func (c *Conn) Close() error {
 	if was {
 		return nil
 	}
+	if c.guard != nil {
+		c.retire()
+	}
 	if said {
 		ctx, cancel := context.WithTimeout(context.Background(), byeTime)
 		_ = c.ctl.Drain(ctx) // the peer may be gone
@@ -341,12 +359,14 @@ func (c *Conn) Close() error {
 
 // destroy frees what exists.
 func (c *Conn) destroy() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	if c.cancel != nil {
 		c.cancel()
 		c.poller.Wait()
 	}
 	c.mu.Lock()
-	c.closed = true
 	if c.timer != nil {
 		c.timer.Stop()
 	}
@@ -402,6 +422,8 @@ func (c *Conn) sleep(ctx context.Context, e event) error {
 			defer c.mu.Unlock()
 			return c.wakes[e].gen != gen || c.ended
 		})
+	case c.drive:
+		return c.runUntil(ctx, e)
 	case c.manual:
 		if c.Progress() > 0 {
 			return nil
@@ -412,6 +434,11 @@ func (c *Conn) sleep(ctx context.Context, e event) error {
 		runtime.Gosched()
 		return ctx.Err()
 	}
+	return c.await(ctx, e)
+}
+
+// await is sleep while others drive the Conn.
+func (c *Conn) await(ctx context.Context, e event) error {
 	select {
 	case <-c.wakes[e].c:
 		return nil

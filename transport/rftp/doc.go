@@ -70,4 +70,5 @@
 //   - sender.go, receive.go: sessions of this side and of the peer; messages.
 //   - backlog.go: how many blocks the source queues.
 //   - drive.go: completions in, actions of the machine out.
+//   - lead.go: callers that run the device (Config.Drive).
 package rftp

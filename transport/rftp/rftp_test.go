@@ -14,12 +14,14 @@ func TestTransfer(t *testing.T) {
 		bed testbed.Config
 		cfg Config
 	}{
-		"one QP":    {},
-		"many QPs":  {cfg: Config{DataQPs: 8}},
-		"paper":     {cfg: Config{Mode: Paper, DataQPs: 2}},
-		"on demand": {cfg: Config{Mode: OnDemand, DataQPs: 2}},
-		"manual":    {bed: testbed.Config{Options: []roce.Option{roce.WithProgress(roce.Manual)}}},
-		"veth":      {bed: testbed.Config{Veth: true}, cfg: Config{DataQPs: 3}},
+		"one QP":       {},
+		"many QPs":     {cfg: Config{DataQPs: 8}},
+		"paper":        {cfg: Config{Mode: Paper, DataQPs: 2}},
+		"on demand":    {cfg: Config{Mode: OnDemand, DataQPs: 2}},
+		"manual":       {bed: testbed.Config{Options: []roce.Option{roce.WithProgress(roce.Manual)}}},
+		"driven":       {cfg: Config{DataQPs: 2, Drive: true}},
+		"veth":         {bed: testbed.Config{Veth: true}, cfg: Config{DataQPs: 3}},
+		"driven, veth": {bed: testbed.Config{Veth: true}, cfg: Config{Drive: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newRig(t, c.bed)

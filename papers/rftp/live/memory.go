@@ -11,7 +11,8 @@ import (
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
-func config(streams int) rftp.Config { return rftp.Config{DataQPs: streams} }
+// config makes the goroutine that sends or receives run the device, as "gorxe perf" does.
+func config(streams int) rftp.Config { return rftp.Config{DataQPs: streams, Drive: true} }
 
 // sendBlocks sends blocks from memory: no bytes are put into them. The time is that from opening
 // the session until the receiver has consumed all blocks.
