@@ -96,6 +96,8 @@ const (
 	classMask  = (NumClasses - 1) << classShift
 	stamped    = 1 << 11 // posters stamp WQEs for FIFO order
 	prompt     = 1 << 12 // requested ACKs are sent at once
+	meterShift = 16      // the number of the QP's meter
+	meterMask  = 0xffff << meterShift
 )
 
 // Class returns the QP's traffic class. It may be called from any goroutine.

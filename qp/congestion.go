@@ -166,6 +166,7 @@ func (q *QP) reached(now Time, psn uint64) {
 		return
 	}
 	q.eng.rtts.add(rtt)
+	q.meter().addRTT(rtt)
 	q.measuredRTT()
 	if !q.win.modeled {
 		if q.win.cwnd <= firstWindow {

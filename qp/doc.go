@@ -71,8 +71,8 @@
 //     responder: what it holds after a gap, how it executes that, what it can put in memory at
 //     once, the memory for the rest
 //   - respond.go, history.go, ack.go: responses; answers to duplicates; when ACKs are sent
-//   - cnp.go, pathstats.go, counts.go, rtts.go: ECN marks and congestion notification packets;
-//     statistics of a QP
+//   - cnp.go, pathstats.go, counts.go, rtts.go, meter.go: ECN marks and congestion notification
+//     packets; statistics of a QP
 //   - local.go: BIND_MW, LOCAL_INV and REG_MR
 //   - flush.go: FLUSH and ATOMIC WRITE, both sides
 //   - outside.go: queues and memory of other processes

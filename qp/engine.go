@@ -100,6 +100,7 @@ type Engine struct {
 	eventTail uint32
 	c         Counters
 	rtts      RTTHistogram
+	meters    meters
 	portMTU   bth.MTU
 	parked    bth.Packet                 // scratch
 	selWords  [bth.MaxSelACKWords]uint32 // scratch
@@ -152,6 +153,7 @@ func NewEngine(c Config) (*Engine, error) {
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.QPNs.limit(c.MaxQP))
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
+	e.meters.init()
 	e.growRunq()
 	if err := e.initClasses(&c.Classes); err != nil {
 		return nil, err
@@ -196,6 +198,7 @@ func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
 		e.c.DropAddress++
 		return false
 	}
+	q.meter().rcvd += uint64(len(p.Payload))
 	switch {
 	case q.typ == RC && p.Info.Transport == bth.RC:
 		e.peers.heard[p.Src[peerByte]] = now

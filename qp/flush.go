@@ -51,7 +51,7 @@ func (q *QP) sendAtomicWrite(now Time, b []byte, w *wqe) (int, int) {
 		q.halt(w, st)
 		return 0, 0
 	}
-	q.eng.c.SentBytes += atomicLen
+	q.countSent(atomicLen)
 	q.sq.cur++
 	q.sentRead(now, 1)
 	return n, netLen

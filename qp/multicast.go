@@ -98,6 +98,7 @@ func (e *Engine) handleMulticast(p *bth.Packet) {
 			e.c.DropPKey++
 			continue
 		}
+		q.meter().rcvd += uint64(len(p.Payload))
 		q.handleUD(p)
 	}
 }

@@ -37,7 +37,7 @@ type QP struct {
 	path         *sharedPath
 	pd           *mr.PD
 	doorbellNext *QP
-	state        atomic.Uint32 // and the traffic class; see classShift
+	state        atomic.Uint32 // also class and meter; see stateMask
 	mtu          atomic.Uint32 // path MTU in bytes; read by posters of UD sends
 	rung         atomic.Bool   // on the doorbell list
 	destQP       bth.QPN
@@ -138,6 +138,7 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 	} else {
 		q.recv.sges = make([]SGE, a.SRQ.maxSGE)
 	}
+	q.assignMeter()
 	e.joinClass(q, 0)
 	q.reset()
 	e.table.put(q)
@@ -175,6 +176,7 @@ func (e *Engine) DestroyQP(q *QP) {
 	q.setState(Reset)
 	q.reset()
 	e.leaveClass(q)
+	q.releaseMeter()
 	e.table.del(q.qpn)
 	e.detachAll(q)
 	e.releaseRunqSlot(q)
@@ -263,6 +265,7 @@ func (q *QP) reset() {
 	q.endScope()
 	q.rq.tail.Store(q.rq.head.Load())
 	q.recv.held = false
+	q.meter().clear()
 	q.eng.returnAnswers(&q.answers)
 	q.releaseReorder()
 	q.closeScoreboard()

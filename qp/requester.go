@@ -192,7 +192,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int)
 		q.cc.board.sentRequest(q.una, q.nxt, false)
 	}
 	q.sent(now, 1, ask)
-	q.eng.c.SentBytes += uint64(n)
+	q.countSent(n)
 	return total, netLen
 }
 

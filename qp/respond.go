@@ -278,7 +278,7 @@ func (q *QP) sendReadResponse(b []byte, a *answer) (n, netLen int) {
 	if info.AETH != 0 {
 		bth.PutAETH(rest[info.AETH:], bth.ACKNoLimit, a.msn)
 	}
-	q.eng.c.SentBytes += uint64(length)
+	q.countSent(length)
 	return netLen + int(hdr+length+pad), netLen
 }
 

@@ -62,7 +62,7 @@ func (q *QP) sendRepair(now Time, b []byte) (total, netLen int) {
 		off := uint32(p-w.psn) * mtu
 		length := min(mtu, w.length-off)
 		total, netLen, st = q.putData(b, i, p, off, length, q.asks(s, space))
-		q.eng.c.SentBytes += uint64(length)
+		q.countSent(length)
 	case w.op == OpRead:
 		if q.attr.Selective {
 			p, n = q.repairedRun(w, p, space)

@@ -26,7 +26,7 @@ func (q *QP) sendUnreliable(b []byte) (n, netLen int) {
 	}
 	q.nxt++
 	q.una, q.max = q.nxt, q.nxt
-	q.eng.c.SentBytes += uint64(length)
+	q.countSent(length)
 	if s.curPkt++; s.curPkt == w.npkts {
 		s.cur, s.curPkt = s.cur+1, 0
 		if e := q.eng; e.tx.Payload != nil {

@@ -101,11 +101,15 @@ func cmMessage(name string) bool {
 }
 
 // Metrics returns an iterator over the numbers of s with their descriptions, in a fixed order. The
-// labels are "qpn" and "remote", the peer's address. The names begin with "qp_".
+// labels are "qpn" and "remote", the peer's address. The names begin with "qp_". The bytes of a QP
+// that is not metered are left out.
 func (s QPStats) Metrics() iter.Seq[Metric] {
 	labels := []Label{{"qpn", fmt.Sprintf("%#x", uint32(s.QPN))}, {"remote", s.Remote.String()}}
 	return func(yield func(Metric) bool) {
 		for _, n := range qpMetrics {
+			if !s.Metered && strings.HasSuffix(n.name, "_bytes") {
+				continue
+			}
 			if !yield(Metric{Name: "qp_" + n.name, Help: cmp.Or(n.help, counterHelp[n.name]),
 				Kind: n.kind, Labels: labels, Value: n.of(&s)}) {
 				return
@@ -140,6 +144,10 @@ var qpMetrics = []struct {
 		func(s *QPStats) float64 { return float64(s.Acked) }},
 	{"accepted_psns", "PSNs of the peer's requests that were accepted", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Accepted) }},
+	{"sent_bytes", "payload sent, bytes", MetricCounter,
+		func(s *QPStats) float64 { return float64(s.SentBytes) }},
+	{"rcvd_bytes", "payload received, bytes", MetricCounter,
+		func(s *QPStats) float64 { return float64(s.RcvdBytes) }},
 	{"retransmits", "packets sent again", MetricCounter,
 		func(s *QPStats) float64 { return float64(s.Retransmits) }},
 	{"spurious_retransmits", "", MetricCounter,

@@ -91,6 +91,15 @@ func TestQPMetrics(t *testing.T) {
 		}
 		seen[m.Name] = m.Value
 	}
+	if seen["qp_sent_bytes"] < 8 {
+		t.Errorf("%v bytes were sent, want at least 8", seen["qp_sent_bytes"])
+	}
+	s.Metered = false
+	for m := range s.Metrics() {
+		if m.Name == "qp_sent_bytes" || m.Name == "qp_rcvd_bytes" {
+			t.Errorf("a QP that is not metered has the metric %s", m.Name)
+		}
+	}
 	if seen["qp_window_packets"] != float64(s.Window) || s.Window == 0 {
 		t.Errorf("window %v, want %d", seen["qp_window_packets"], s.Window)
 	}

@@ -24,13 +24,21 @@ type reportRTTs struct {
 	Sum    qp.Time                  `json:"sum_ns"`
 }
 
+// reportQPRTTs has the round trips of a QP. Counts ends with the last bucket that is not empty,
+// because the size of a report is limited.
+type reportQPRTTs struct {
+	Counts []uint64 `json:"counts"`
+	Sum    qp.Time  `json:"sum_ns"`
+}
+
 // reportQP describes a QP in any state.
 type reportQP struct {
 	QPStats
-	Type      string `json:"type"`
-	State     string `json:"state"`
-	RemoteQPN QPN    `json:"remote_qpn"`
-	MTU       int    `json:"path_mtu"`
+	RTTs      *reportQPRTTs `json:"rtts,omitempty"` // nil: none was measured
+	Type      string        `json:"type"`
+	State     string        `json:"state"`
+	RemoteQPN QPN           `json:"remote_qpn"`
+	MTU       int           `json:"path_mtu"`
 }
 
 // reporter is an optional interface of a Port whose node service shows what its programs do.
@@ -80,11 +88,25 @@ func (d *Device) status(maxQPs int) *report {
 			for _, q := range batch {
 				if !q.closed.Load() {
 					a := q.qp.Query()
-					r.QPs = append(r.QPs, reportQP{QPStats: q.stats(), Type: q.Type().String(),
-						State: q.State().String(), RemoteQPN: a.DestQPN, MTU: int(a.PathMTU)})
+					r.QPs = append(r.QPs, reportQP{QPStats: q.stats(), RTTs: q.reportRTTs(),
+						Type: q.Type().String(), State: q.State().String(), RemoteQPN: a.DestQPN,
+						MTU: int(a.PathMTU)})
 				}
 			}
 		})
 	}
 	return r
+}
+
+// reportRTTs returns the round trips of a QP, or nil if it has not measured any. Owner only.
+func (q *QP) reportRTTs() *reportQPRTTs {
+	t, _ := q.qp.Traffic()
+	n := len(t.RTTs.Counts)
+	for n > 0 && t.RTTs.Counts[n-1] == 0 {
+		n--
+	}
+	if n == 0 {
+		return nil
+	}
+	return &reportQPRTTs{slices.Clone(t.RTTs.Counts[:n]), t.RTTs.Sum}
 }

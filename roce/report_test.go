@@ -2,6 +2,7 @@ package roce
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/gorxe/gorxe/driver"
@@ -25,6 +26,10 @@ func TestReport(t *testing.T) {
 			QPStats
 			Type, State string
 			RemoteQPN   QPN `json:"remote_qpn"`
+			RTTs        struct {
+				Counts []uint64
+				Sum    int64 `json:"sum_ns"`
+			}
 		}
 	}
 	var samples uint64
@@ -53,7 +58,9 @@ func TestReport(t *testing.T) {
 		case a.qp.QPN():
 			found++
 			if q.Type != "RC" || q.State != "RTS" || q.RemoteQPN != b.qp.QPN() ||
-				q.Remote != b.qp.Local().GID || q.Acked != writes {
+				q.Remote != b.qp.Local().GID || q.Acked != writes || !q.Metered ||
+				q.SentBytes < 100*writes || q.RTTs.Sum != r.RTTs.Sum || len(q.RTTs.Counts) == 0 ||
+				!slices.Equal(q.RTTs.Counts, r.RTTs.Counts[:len(q.RTTs.Counts)]) {
 				t.Errorf("the report of a connected QP is %+v", q)
 			}
 		case extra.QPN():

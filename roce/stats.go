@@ -9,8 +9,8 @@ import (
 
 // QPStats describes how a QP uses the network. It marshals to JSON. The counts start when the QP is
 // created or reset; Counters has those of all QPs. Of UC and UD QPs, which get no acknowledgments,
-// it has the QPN, Remote, Class, Requested and Acked (both are the packets sent), and the
-// completions.
+// it has the QPN, Remote, Class, Requested and Acked (both are the packets sent), the bytes, and
+// the completions.
 type QPStats struct {
 	QPN    QPN `json:"qpn"`
 	Remote GID `json:"remote"` // the peer; zero before the QP is connected, and of UD
@@ -37,6 +37,12 @@ type QPStats struct {
 	Requested uint64 `json:"requested_psns"` // of this side's requests, retransmissions excluded
 	Acked     uint64 `json:"acked_psns"`     // of these, what the peer has acknowledged
 	Accepted  uint64 `json:"accepted_psns"`  // of the peer's requests, accepted in order
+
+	// Payload, also of packets that were sent or received again. Only the first 1,023 QPs of a
+	// Device count it; Metered is false for others.
+	SentBytes uint64 `json:"sent_bytes"`
+	RcvdBytes uint64 `json:"rcvd_bytes"`
+	Metered   bool   `json:"metered"`
 
 	Retransmits uint64 `json:"retransmits"`          // packets sent again
 	Spurious    uint64 `json:"spurious_retransmits"` // of them, packets that were not lost
@@ -75,13 +81,15 @@ func (q *QP) Stats() (QPStats, error) {
 func (q *QP) stats() QPStats {
 	a, n := q.qp.Query(), q.qp.Counts()
 	used, acked, accepted := q.qp.Progress()
+	t, metered := q.qp.Traffic()
 	var remote GID
 	if a.Path.Valid() {
 		remote = a.Path.GIDs().Remote
 	}
 	if q.Type() != RC {
 		return QPStats{QPN: q.QPN(), Remote: remote, Class: a.Class, Requested: used, Acked: acked,
-			Errors: uint64(n.Errors), Flushed: uint64(n.Flushed), Cause: Status(q.qp.Cause())}
+			SentBytes: t.Sent, RcvdBytes: t.Rcvd, Metered: metered, Errors: uint64(n.Errors),
+			Flushed: uint64(n.Flushed), Cause: Status(q.qp.Cause())}
 	}
 	s := q.qp.PathStats()
 	return QPStats{
@@ -93,6 +101,7 @@ func (q *QP) stats() QPStats {
 		Retransmits: s.Retransmits, Spurious: s.Spurious,
 		Marked: s.Marked, CNPsSent: s.SentCNPs, CNPsRcvd: s.RcvdCNPs,
 		Requested: used, Acked: acked, Accepted: accepted,
+		SentBytes: t.Sent, RcvdBytes: t.Rcvd, Metered: metered,
 		Duplicates: uint64(n.DuplicateRequests), OutOfSeq: uint64(n.OutOfSeqRequests),
 		SentRNR: uint64(n.SentRNR), RcvdRNR: uint64(n.RcvdRNR),
 		SentSeqNAK: uint64(n.SentSeqNAK), RcvdSeqNAK: uint64(n.RcvdSeqNAK),

@@ -94,13 +94,13 @@ func TestUnreliableQPStats(t *testing.T) {
 	must(t, err)
 	const packets = writes * size / 4096
 	if want := (QPStats{QPN: a.qp.QPN(), Remote: b.qp.Local().GID, Requested: packets,
-		Acked: packets, Flushed: 2}); got != want {
+		Acked: packets, SentBytes: writes * size, Metered: true, Flushed: 2}); got != want {
 		t.Errorf("UC: Stats() = %+v, want %+v", got, want)
 	}
 	d, _ := newRig(t, rigConfig{typ: UD})
 	got, err = d.qp.Stats()
 	must(t, err)
-	if want := (QPStats{QPN: d.qp.QPN()}); got != want {
+	if want := (QPStats{QPN: d.qp.QPN(), Metered: true}); got != want {
 		t.Errorf("UD: Stats() = %+v, want %+v", got, want)
 	}
 }
@@ -145,6 +145,11 @@ func TestQPStatsCount(t *testing.T) {
 				c.SentSeqNAK, c.RcvdSeqNAK, c.AckTimeouts}
 			if !slices.Equal(got, want) {
 				t.Errorf("counts of the QP: %d, of the device: %d", got, want)
+			}
+			if s.SentBytes != c.SentBytes || e == a && s.SentBytes < writes*size ||
+				e == b && s.RcvdBytes < writes*size {
+				t.Errorf("the QP has sent %d bytes, received %d; the device sent %d", s.SentBytes,
+					s.RcvdBytes, c.SentBytes)
 			}
 			if e == a && (s.Requested != packets || s.Acked != packets || s.Accepted != 0 ||
 				s.RcvdRNR == 0) {

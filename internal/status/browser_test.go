@@ -227,6 +227,20 @@ func TestPageInBrowser(t *testing.T) {
 		t.Errorf("the first slot in ascending order is %s, want 0", got)
 	}
 
+	// The histogram shows the queue pair that was chosen, and all again after a second click.
+	for _, test := range []struct{ choose, want string }{
+		{fmt.Sprintf("0x%06x", uint32(p.qp[0].QPN())), " of queue pair "},
+		{"0x070005", " of queue pair "}, {"0x070005", " of RC queue pairs "},
+	} {
+		b.eval("[...document.querySelectorAll('#qps td button')].find(x => x.textContent === '" +
+			test.choose + "').click()")
+		got := b.eval("document.getElementById('rtt-text').textContent")
+		if !strings.Contains(got, test.want) ||
+			strings.Contains(got, test.choose) != strings.Contains(test.want, "queue pair ") {
+			t.Errorf("after a click on %s the histogram has the text %q", test.choose, got)
+		}
+	}
+
 	// The page refreshes itself, and the filter stays.
 	b.eval("(f => { f.value = 'owner'; f.dispatchEvent(new Event('input')); })" +
 		"(document.getElementById('filter'))")

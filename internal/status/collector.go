@@ -117,7 +117,9 @@ func addQPRates(before, now []QP, seconds float64) {
 		if o := old[q.QPN]; o != nil {
 			q.Rates = &QPRates{Requested: perSecond(o.Requested, q.Requested, seconds),
 				Accepted:    perSecond(o.Accepted, q.Accepted, seconds),
-				Retransmits: perSecond(o.Retransmits, q.Retransmits, seconds)}
+				Retransmits: perSecond(o.Retransmits, q.Retransmits, seconds),
+				SentBytes:   perSecond(o.SentBytes, q.SentBytes, seconds),
+				RcvdBytes:   perSecond(o.RcvdBytes, q.RcvdBytes, seconds)}
 		}
 	}
 }

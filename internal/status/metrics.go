@@ -15,6 +15,10 @@ const namespace = "gorxe_"
 // maxMetricQPs is the largest number of queue pairs with metrics of their own.
 const maxMetricQPs = 1000
 
+// maxMetricRTTs is the largest number of queue pairs with a histogram of their own, which is as
+// large as their other metrics.
+const maxMetricRTTs = 200
+
 // counterMetrics are the counters of a device as metrics, with the keys of Program.Counters.
 var counterMetrics = func() (list []counterMetric) {
 	for m := range (roce.Counters{}).Metrics() {
@@ -58,6 +62,8 @@ var (
 	objects    = desc("program_objects", "number of verbs objects", append(programLabels, "type")...)
 	roundTrips = desc("rtt_seconds", "round trips of RC queue pairs, without retransmitted packets",
 		programLabels...)
+	qpRoundTrips = desc("qp_round_trip_seconds", "round trips of a queue pair, without retransmitted packets",
+		append(programLabels, "qpn", "remote")...)
 	omittedQPs = desc("qps_omitted", "queue pairs without metrics of their own", "device")
 )
 
@@ -84,7 +90,7 @@ func (e exporter) Collect(ch chan<- prometheus.Metric) {
 	put(deviceMTU, float64(d.MTU), d.Name)
 	put(pathMTU, float64(d.ActiveMTU), d.Name)
 	put(programs, float64(len(s.Programs)), d.Name)
-	free, omitted := maxMetricQPs, 0
+	free, histograms, omitted := maxMetricQPs, maxMetricRTTs, 0
 	for i := range s.Programs {
 		p := &s.Programs[i]
 		labels := []string{d.Name, strconv.Itoa(int(p.Slot)), p.Name}
@@ -101,7 +107,7 @@ func (e exporter) Collect(ch chan<- prometheus.Metric) {
 		}{{"pd", o.PDs}, {"cq", o.CQs}, {"qp", o.QPs}, {"srq", o.SRQs}, {"mr", o.MRs}} {
 			put(objects, float64(n.count), append(labels, n.name)...)
 		}
-		ch <- p.RTTs.metric(labels)
+		ch <- p.RTTs.metric(roundTrips, labels)
 		for _, c := range counterMetrics {
 			v := p.Counters[c.counter]
 			if v != 0 || p.Slot == 0 { // there are many counters and programs
@@ -111,8 +117,14 @@ func (e exporter) Collect(ch chan<- prometheus.Metric) {
 		}
 		n := min(len(p.QPs), free)
 		for _, q := range p.QPs[:n] {
+			var own []roce.Label
 			for m := range q.QPStats.Metrics() {
 				ch <- convert(&m, labels)
+				own = m.Labels
+			}
+			if q.RTTs != nil && histograms > 0 {
+				histograms--
+				ch <- q.RTTs.metric(qpRoundTrips, append(labels, own[0].Value, own[1].Value))
 			}
 		}
 		free -= n
@@ -136,14 +148,13 @@ func convert(m *roce.Metric, program []string) prometheus.Metric {
 }
 
 // metric returns the histogram as a metric of Prometheus, whose buckets are cumulative.
-func (h *Histogram) metric(labels []string) prometheus.Metric {
+func (h *Histogram) metric(d *prometheus.Desc, labels []string) prometheus.Metric {
 	buckets, n := map[float64]uint64{}, uint64(0)
 	for i := range qp.NumRTTBuckets - 1 {
 		n += h.Counts[i]
 		buckets[float64(qp.RTTBound(i))/1e9] = n
 	}
-	return prometheus.MustNewConstHistogram(roundTrips, h.total(), float64(h.Sum)/1e9, buckets,
-		labels...)
+	return prometheus.MustNewConstHistogram(d, h.total(), float64(h.Sum)/1e9, buckets, labels...)
 }
 
 func number(b bool) float64 {

@@ -92,8 +92,7 @@ func (r *Report) program(free int) Program {
 		}
 	}
 	p.Objects, p.RTTs = b.Objects, b.RTTs
-	p.RTTs.Sum = max(p.RTTs.Sum, 0)
-	p.RTTs.P50, p.RTTs.P99 = p.RTTs.quantile(0.5), p.RTTs.quantile(0.99)
+	p.RTTs.complete()
 	p.QPs = checkedQPs(r.Slot, b.QPs)
 	p.QPs = p.QPs[:min(len(p.QPs), MaxQPs, free)]
 	p.Omitted = max(b.Objects.QPs-len(p.QPs), 0)
@@ -115,6 +114,9 @@ func checkedQPs(slot uint8, list []QP) []QP {
 		}
 		last = q.QPN
 		q.Type, q.State = word(q.Type), word(q.State)
+		if q.RTTs != nil {
+			q.RTTs.complete()
+		}
 		good = append(good, q)
 	}
 	return good

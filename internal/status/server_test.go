@@ -67,6 +67,9 @@ func TestMetrics(t *testing.T) {
 		`gorxe_qp_acked_psns_total{` + device + `,qpn="0x`,
 		"# TYPE gorxe_rtt_seconds histogram\n",
 		`gorxe_rtt_seconds_bucket{` + device + `,slot="0",le="+Inf"} `,
+		`gorxe_qp_sent_bytes_total{` + device + `,qpn="0x`,
+		"# TYPE gorxe_qp_round_trip_seconds histogram\n",
+		`gorxe_qp_round_trip_seconds_count{` + device + `,qpn="0x`,
 		`gorxe_program_objects{` + device + `,slot="0",type="qp"} 1`,
 		"gorxe_device_up{", "gorxe_programs{", "gorxe_qps_omitted{",
 	} {

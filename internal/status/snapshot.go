@@ -73,11 +73,12 @@ type Histogram struct {
 // QP is a queue pair.
 type QP struct {
 	roce.QPStats
-	Type      string   `json:"type"`
-	State     string   `json:"state"`
-	RemoteQPN roce.QPN `json:"remote_qpn"`
-	MTU       int      `json:"path_mtu"`
-	Rates     *QPRates `json:"rates,omitempty"` // since the last snapshot; nil: new
+	Type      string     `json:"type"`
+	State     string     `json:"state"`
+	RemoteQPN roce.QPN   `json:"remote_qpn"`
+	MTU       int        `json:"path_mtu"`
+	RTTs      *Histogram `json:"rtts,omitempty"`  // nil: none was measured
+	Rates     *QPRates   `json:"rates,omitempty"` // since the last snapshot; nil: new
 }
 
 // QPRates are differences per second.
@@ -85,6 +86,10 @@ type QPRates struct {
 	Requested   float64 `json:"requested_psns"` // request packets of this side
 	Accepted    float64 `json:"accepted_psns"`  // request packets of the peer
 	Retransmits float64 `json:"retransmits"`
+
+	// payload; 0 if the queue pair is not metered
+	SentBytes float64 `json:"sent_bytes"`
+	RcvdBytes float64 `json:"rcvd_bytes"`
 }
 
 // For returns the part of a snapshot that a user may see: only programs of this user.
@@ -105,6 +110,12 @@ func (h *Histogram) total() (n uint64) {
 		n += c
 	}
 	return n
+}
+
+// complete computes what a report does not have.
+func (h *Histogram) complete() {
+	h.Sum = max(h.Sum, 0)
+	h.P50, h.P99 = h.quantile(0.5), h.quantile(0.99)
 }
 
 // quantile returns the upper bound of the bucket that has the given share of the round trips below

@@ -20,6 +20,7 @@ import (
 type pair struct {
 	dev [2]*roce.Device
 	qp  [2]*roce.QP
+	mr  [2]*roce.MR
 }
 
 func newPair(t *testing.T) *pair {
@@ -41,6 +42,8 @@ func newPair(t *testing.T) *pair {
 		check(err)
 		p.qp[i], err = p.dev[i].CreateQP(pd, roce.QPConfig{})
 		check(err)
+		p.mr[i], err = pd.RegisterMR(make([]byte, messageSize), roce.LocalWrite)
+		check(err)
 	}
 	for i := range p.qp {
 		check(p.qp[i].Connect(t.Context(), p.qp[1-i].Local(), roce.ConnectOptions{}))
@@ -48,7 +51,9 @@ func newPair(t *testing.T) *pair {
 	return p
 }
 
-// send makes the first device send at least n messages without payload, until it has measured a
+const messageSize = 16
+
+// send makes the first device send at least n messages of messageSize, until it has measured a
 // round trip: those of retransmitted packets are not measured.
 func (p *pair) send(t *testing.T, n int) {
 	t.Helper()
@@ -63,10 +68,11 @@ func (p *pair) send(t *testing.T, n int) {
 		if i > 1000 {
 			t.Fatal("no round trip was measured")
 		}
-		if err := p.qp[1].PostRecv(roce.RecvWR{}); err != nil {
+		if err := p.qp[1].PostRecv(roce.RecvWR{SGEs: []roce.SGE{p.mr[1].SGE(0, messageSize)}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.qp[0].PostSend(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled}); err != nil {
+		if err := p.qp[0].PostSend(roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled,
+			SGEs: []roce.SGE{p.mr[0].SGE(0, messageSize)}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.qp[0].Drain(context.Background()); err != nil {
@@ -105,8 +111,12 @@ func TestSnapshot(t *testing.T) {
 	}
 	q := g.QPs[0]
 	if q.QPN != p.qp[0].QPN() || q.RemoteQPN != p.qp[1].QPN() || q.State != "RTS" || q.Type != "RC" ||
-		q.Rates == nil || q.Rates.Requested != float64(q.Requested)/2 || q.Requested < 3 {
+		q.Rates == nil || q.Rates.Requested != float64(q.Requested)/2 || q.Requested < 3 ||
+		q.SentBytes < 3*messageSize || q.Rates.SentBytes != float64(q.SentBytes)/2 {
 		t.Errorf("queue pair %+v, rates %+v", q, q.Rates)
+	}
+	if q.RTTs == nil || *q.RTTs != g.RTTs {
+		t.Errorf("the only queue pair has the round trips %+v, its program %+v", q.RTTs, g.RTTs)
 	}
 	if n := g.RTTs.total(); n == 0 || g.RTTs.P50 <= 0 || g.RTTs.P99 < g.RTTs.P50 || g.RTTs.Sum <= 0 {
 		t.Errorf("round trips %+v", g.RTTs)
@@ -152,7 +162,7 @@ func TestSnapshotKeys(t *testing.T) {
 		rates rtts qps qps_omitted pds cqs srqs mrs memory_bytes sent_bytes rcvd_bytes sent_pkts
 		rcvd_pkts retransmits completions counts sum_ns p50_ns p99_ns qpn remote remote_qpn type state
 		path_mtu class window_packets in_flight_packets rtt_ns min_rtt_ns delivery_rate
-		requested_psns accepted_psns`) {
+		requested_psns accepted_psns metered`) {
 		if !strings.Contains(string(text), `"`+key+`":`) {
 			t.Errorf("the JSON has no key %q", key)
 		}

@@ -57,14 +57,19 @@ const tables = {
     str("error", p => p.error || ""),
   ],
   qps: [
-    num("QP", q => q.qpn, q => hex(q.qpn)), str("program", q => q.program), str("type", q => q.type),
+    {...num("QP", q => q.qpn, q => hex(q.qpn)), choose: q => q.slot + " " + q.qpn}, str("program", q => q.program), str("type", q => q.type),
     str("state", q => q.state), str("peer", q => q.peer),
     num("peer QP", q => q.remote_qpn || undefined, q => hex(q.remote_qpn)),
     num("class", q => q.class),
+    num("sent", q => q.metered ? rate(q, "sent_bytes") : undefined, q => bits(q.rates.sent_bytes)),
+    num("received", q => q.metered ? rate(q, "rcvd_bytes") : undefined,
+      q => bits(q.rates.rcvd_bytes)),
     num("req/s", q => rate(q, "requested_psns"), q => count(q.rates.requested_psns)),
     num("peer req/s", q => rate(q, "accepted_psns"), q => count(q.rates.accepted_psns)),
     num("retr.", q => q.retransmits, q => count(q.retransmits), q => q.retransmits > 0),
     num("RTT", q => q.rtt_ns || undefined, q => nanos(q.rtt_ns)),
+    num("p50", q => q.rtts?.p50_ns || undefined, q => nanos(q.rtts.p50_ns)),
+    num("p99", q => q.rtts?.p99_ns || undefined, q => nanos(q.rtts.p99_ns)),
     num("min RTT", q => q.min_rtt_ns || undefined, q => nanos(q.min_rtt_ns)),
     num("window", q => q.window_packets), num("in flight", q => q.in_flight_packets),
     num("path rate", q => q.delivery_rate || undefined, q => bits(q.delivery_rate)),
@@ -75,7 +80,7 @@ const tables = {
 };
 const order = {programs: {column: 0, down: false}, qps: {column: 0, down: false},
   addresses: {column: 0, down: false}};
-let now, snapshot;
+let now, snapshot, chosen; // chosen: slot and number of a queue pair
 
 function heading(id) {
   const row = node("tr");
@@ -94,6 +99,19 @@ function heading(id) {
     row.append(th);
   });
   $(id).tHead.append(row);
+}
+
+// choice returns a button that shows the round trips of a queue pair, or those of all again.
+function choice(text, key) {
+  const b = node("button", text);
+  b.type = "button";
+  b.title = "show its round trips";
+  b.setAttribute("aria-pressed", chosen === key);
+  b.addEventListener("click", () => {
+    chosen = chosen === key ? undefined : key;
+    show();
+  });
+  return b;
 }
 
 function compare(a, b) {
@@ -117,7 +135,9 @@ function fill(id, rows) {
     for (const c of tables[id]) {
       const v = c.value(r);
       const missing = v === undefined;
-      const td = node("td", missing ? "-" : c.text ? c.text(r) : v, c.number ? "number" : "");
+      const text = missing ? "-" : c.text ? c.text(r) : v;
+      const td = node("td", c.choose ? "" : text, c.number ? "number" : "");
+      if (c.choose) td.append(choice(text, c.choose(r)));
       if (missing) td.classList.add("none");
       else if (c.bad && c.bad(r)) td.classList.add("bad");
       tr.append(td);
@@ -127,15 +147,19 @@ function fill(id, rows) {
   $(id).tBodies[0].replaceChildren(body);
 }
 
-function histogram(s) {
+function histogram(s, qps) {
   const counts = s.rtt_bounds_ns.map(() => 0).concat(0);
-  for (const p of s.programs) p.rtts.counts.forEach((n, i) => { counts[i] += n; });
+  const one = qps.find(q => q.slot + " " + q.qpn === chosen);
+  if (!one) chosen = undefined; // it is gone
+  for (const p of one ? [one] : s.programs)
+    p.rtts?.counts.forEach((n, i) => { counts[i] += n; });
   const total = counts.reduce((a, b) => a + b, 0), most = Math.max(...counts);
   const first = counts.findIndex(n => n > 0), last = counts.findLastIndex(n => n > 0);
   const box = $("rtt");
   box.replaceChildren();
-  $("rtt-text").textContent = total ? count(total) + " round trips of RC queue pairs since the " +
-    "start; each bar is labeled with its upper bound" : "no round trips yet";
+  const whose = one ? "queue pair " + hex(one.qpn) + " of " + one.program : "RC queue pairs";
+  $("rtt-text").textContent = (total ? count(total) + " round trips of " + whose + " since the " +
+    "start; each bar is labeled with its upper bound" : "no round trips of " + whose + " yet");
   box.hidden = !total;
   const svg = "http://www.w3.org/2000/svg";
   for (let i = first; total && i <= last; i++) {
@@ -184,12 +208,12 @@ function show() {
   const why = d.port_reason && "UDP sockets instead of AF_XDP: " + d.port_reason;
   $("notes").textContent = [why, d.note].filter(t => t).join(" · ");
   tiles(s);
-  histogram(s);
   fill("programs", s.programs);
   fill("addresses", d.addresses);
   const wanted = $("filter").value.toLowerCase().split(/\s+/).filter(w => w);
-  const all = s.programs.flatMap(p => p.qps.map(q => ({...q, program: p.name,
+  const all = s.programs.flatMap(p => p.qps.map(q => ({...q, program: p.name, slot: p.slot,
     peer: q.remote === "::" ? "" : q.remote.replace(/^::ffff:/, "")})));
+  histogram(s, all);
   const rows = all.filter(q => wanted.every(w =>
     [q.program, q.peer, q.state, q.type, hex(q.qpn)].join(" ").toLowerCase().includes(w)));
   const omitted = s.programs.reduce((n, p) => n + p.qps_omitted, 0);

@@ -28,10 +28,12 @@ import (
 func example() *status.Snapshot {
 	at := time.Unix(1e9, 0)
 	qp := status.QP{Type: "RC", State: "RTS", RemoteQPN: 0x20009, Rates: &status.QPRates{Requested: 1500},
+		RTTs: &status.Histogram{P50: 8192, P99: 65536},
 		QPStats: roce.QPStats{QPN: 0x10005, Remote: roce.GIDFromAddr(netip.MustParseAddr("10.0.0.2")),
-			RTT: 12345, Window: 64, Requested: 7, Retransmits: 3}}
+			RTT: 12345, Window: 64, Requested: 7, Retransmits: 3, SentBytes: 5 << 20, RcvdBytes: 100,
+			Metered: true}}
 	busy := qp
-	busy.QPN, busy.Rates, busy.RTT = 0x10006, &status.QPRates{Requested: 2.5e6}, 0
+	busy.QPN, busy.Rates, busy.RTT = 0x10006, &status.QPRates{Requested: 2.5e6, SentBytes: 1e9}, 0
 	idle := status.QP{Type: "UD", State: "INIT", QPStats: roce.QPStats{QPN: 0x10007}}
 	s := &status.Snapshot{Time: at.Add(65 * time.Second), Socket: "/run/gorxe/eth0.sock",
 		Device: status.Device{DeviceInfo: roce.DeviceInfo{Name: "eth0", Datapath: "udp", MTU: 1500,
@@ -71,8 +73,8 @@ func TestTables(t *testing.T) {
 			"/run/gorxe/eth0.sock",
 		" 42 ":      "1 42 987654 server 1m05s 5 2 3.0M 5.0G 0B 3 16.4us 131us",
 		" 43 ":      "2 43 987654 stopped 1m05s - - no answer",
-		"0x010005":  "0x010005 server RC RTS 10.0.0.2 0x020009 0 7 0 3 12.3us 64",
-		"0x010007":  "0x010007 server UD INIT - - 0 0 0 0 - 0",
+		"0x010005":  "0x010005 server RC RTS 10.0.0.2 0x020009 0 5.0M 100B 7 0 3 12.3us 8.2us 65.5us 64",
+		"0x010007":  "0x010007 server UD INIT - - 0 - - 0 0 0 - - - 0",
 		"more not ": "2 queue pairs more not listed",
 	} {
 		if got := line(t, b.String(), text); got != want {
@@ -101,8 +103,8 @@ func TestPicture(t *testing.T) {
 		}
 		for text2, want := range map[string]string{
 			" 42 ":     "1 42 server 5 10.0Gb/s 0b/s 1.0M 0 0 0 16.4us 131us",
-			"0x010006": "0x010006 server RTS 10.0.0.2 2.5M 0 0 3 - 64 0 -",
-			"0x010007": "0x010007 server INIT - - - - 0 - 0 0 -",
+			"0x010006": "0x010006 server RTS 10.0.0.2 8.0Gb/s 0b/s 2.5M 0 0 3 - 8.2us 65.5us 64 0 -",
+			"0x010007": "0x010007 server INIT - - - - - - 0 - - - 0 0 -",
 		} {
 			if got := line(t, text, text2); got != want {
 				t.Errorf("got %q, want %q", got, want)

@@ -41,16 +41,24 @@ func write(w io.Writer, s *status.Snapshot) error {
 	}
 	qps := cli.Table{Columns: []cli.Column{{Title: "QP", Align: cli.Right}, {Title: "PROGRAM"},
 		{Title: "TYPE"}, {Title: "STATE"}, {Title: "PEER"}, {Title: "PEER-QP", Align: cli.Right},
-		{Title: "CLASS", Align: cli.Right}, {Title: "REQUESTS", Align: cli.Right},
+		{Title: "CLASS", Align: cli.Right}, {Title: "SENT", Align: cli.Right},
+		{Title: "RECEIVED", Align: cli.Right}, {Title: "REQUESTS", Align: cli.Right},
 		{Title: "PEER-REQUESTS", Align: cli.Right}, {Title: "RETR", Align: cli.Right},
-		{Title: "RTT", Align: cli.Right}, {Title: "WINDOW", Align: cli.Right}}}
+		{Title: "RTT", Align: cli.Right}, {Title: "P50", Align: cli.Right},
+		{Title: "P99", Align: cli.Right}, {Title: "WINDOW", Align: cli.Right}}}
 	n, omitted := 0, 0
 	for i := range s.Programs {
 		p := &s.Programs[i]
 		for j := range p.QPs {
 			q := &p.QPs[j]
+			sent, rcvd := unknown, unknown
+			if q.Metered {
+				sent, rcvd = size(float64(q.SentBytes)), size(float64(q.RcvdBytes))
+			}
+			p50, p99 := trips(q)
 			qps.Row(number(uint32(q.QPN)), p.Name, q.Type, q.State, peer(q), number(uint32(q.RemoteQPN)),
-				q.Class, q.Requested, q.Accepted, q.Retransmits, duration(int64(q.RTT)), q.Window)
+				q.Class, sent, rcvd, q.Requested, q.Accepted, q.Retransmits, duration(int64(q.RTT)), p50,
+				p99, q.Window)
 			n++
 		}
 		omitted += p.Omitted
@@ -80,6 +88,14 @@ func summary(s *status.Snapshot) string {
 	}
 	return fmt.Sprintf("%s: %s, link %s, MTU %d, path MTU %d, %s; %s at %s", d.Name, d.Datapath, link,
 		d.MTU, d.ActiveMTU, strings.Join(addrs, " "), cli.Count(len(s.Programs), "program"), s.Socket)
+}
+
+// trips returns the median and the 99th percentile of the round trips of a queue pair.
+func trips(q *status.QP) (p50, p99 string) {
+	if q.RTTs == nil {
+		return unknown, unknown
+	}
+	return duration(q.RTTs.P50), duration(q.RTTs.P99)
 }
 
 // peer returns the address of the peer of a queue pair.

@@ -226,22 +226,30 @@ func (t *top) qps(s *status.Snapshot, w io.Writer) {
 	slices.SortStableFunc(rows, orders[t.order].compare)
 	fmt.Fprintf(w, "\nQueue pairs by %s\n", orders[t.order].name)
 	table := cli.Table{Columns: []cli.Column{{Title: "QP", Align: cli.Right}, {Title: "PROGRAM"},
-		{Title: "STATE"}, {Title: "PEER"}, {Title: "REQ/S", Align: cli.Right},
+		{Title: "STATE"}, {Title: "PEER"}, {Title: "SENT", Align: cli.Right},
+		{Title: "RECEIVED", Align: cli.Right}, {Title: "REQ/S", Align: cli.Right},
 		{Title: "PEER-REQ/S", Align: cli.Right}, {Title: "RETR/S", Align: cli.Right},
 		{Title: "RETR", Align: cli.Right}, {Title: "RTT", Align: cli.Right},
+		{Title: "P50", Align: cli.Right}, {Title: "P99", Align: cli.Right},
 		{Title: "WINDOW", Align: cli.Right}, {Title: "IN-FLIGHT", Align: cli.Right},
 		{Title: "PATH-RATE", Align: cli.Right}}}
 	for _, q := range rows {
-		rates := [3]string{unknown, unknown, unknown}
+		rates := [5]string{unknown, unknown, unknown, unknown, unknown}
 		if r := q.Rates; r != nil {
-			rates = [3]string{count(r.Requested), count(r.Accepted), count(r.Retransmits)}
+			rates = [5]string{unknown, unknown, count(r.Requested), count(r.Accepted),
+				count(r.Retransmits)}
+			if q.Metered {
+				rates[0], rates[1] = bits(r.SentBytes), bits(r.RcvdBytes)
+			}
 		}
+		p50, p99 := trips(q.QP)
 		path := unknown
 		if q.DeliveryRate > 0 {
 			path = bits(q.DeliveryRate)
 		}
 		table.Row(number(uint32(q.QPN)), q.program, q.State, peer(q.QP), rates[0], rates[1], rates[2],
-			q.Retransmits, duration(int64(q.RTT)), q.Window, q.InFlight, path)
+			rates[3], rates[4], q.Retransmits, duration(int64(q.RTT)), p50, p99, q.Window, q.InFlight,
+			path)
 	}
 	_ = table.Write(w)
 }
