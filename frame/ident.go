@@ -116,10 +116,10 @@ func (x *identifications) plausible(key uint64, id uint16) bool {
 	ahead, behind := int64(id-f.last), int64(f.last-id)
 	switch {
 	case behind <= identBehind:
+	case id < MaxRunIDs: // it says nothing about the other packets
+		return true
 	case ahead <= limit:
 		f.last = id
-	case id < MaxRunIDs:
-		return true
 	default:
 		f.wide = min(f.wide*identWiden, identAll)
 		return false

@@ -25,6 +25,9 @@
 //     (annex A17), and no IP options.
 //   - Packets to an address arrive whatever the interface on which they come, as for all sockets.
 //     Peers on the same host are reachable.
+//   - Peers that get packets one by one get a socket that is connected to them, for which the
+//     kernel needs less time. Its IPv4 packets count their identification. All packets that it
+//     receives have the hop limit of the first one.
 //   - The kernel's work for each packet costs more than AF_XDP: the rate and the latency are worse.
 //
 // # Runs
@@ -53,6 +56,7 @@
 //   - port.go: ownership, counters, Close
 //   - socket.go: the options of a socket, and the headers of received packets
 //   - receive.go, send.go: the data path
+//   - connected.go: sockets for peers that get packets one by one
 //   - scatter.go: received runs whose packets are not copied
 //   - drops_unsafe.go: how many packets the kernel has dropped
 //   - wait.go: blocking and waking

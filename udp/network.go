@@ -237,7 +237,7 @@ func (p *Port) setAddrs(want []netip.Prefix, info *driver.Info) (set []netip.Pre
 			set = append(set, a)
 		}
 		for _, s := range old {
-			if s.group {
+			if s.group || s.parent != nil && slices.Contains(socks, s.parent) {
 				socks = append(socks, s)
 			}
 		}

@@ -41,11 +41,15 @@ type Port struct {
 
 	foreign int // received packets of other slots
 
-	hot   int   // the socket that had packets last
-	alone int   // calls of Receive
-	most  int   // messages that the next system call may receive
-	from  int   // the socket that has sent last
-	fds   []int // of the sockets; for Backlog
+	hot   int  // the socket that had packets last
+	alone int  // calls of Receive
+	most  int  // messages that the next system call may receive
+	from  int  // the socket that has sent last
+	busy  busy // the peer to which packets go one by one
+
+	connections int   // connected sockets
+	failures    int   // connected sockets that could not be opened
+	fds         []int // of the sockets; for Backlog
 
 	rx, tx  pool
 	in      *udpmsg.Batch
@@ -137,6 +141,7 @@ func (p *Port) change(f func(old []*socket) []*socket) bool {
 			s.close()
 		}
 	}
+	p.hot, p.from, p.busy = 0, 0, busy{}
 	p.makePolls()
 	return true
 }
@@ -144,7 +149,11 @@ func (p *Port) change(f func(old []*socket) []*socket) bool {
 // makePolls makes the list of descriptors on which the owner sleeps.
 func (p *Port) makePolls() {
 	p.polls = append(p.polls[:0], p.sleeper.Event())
+	p.connections = 0
 	for _, s := range p.socks {
+		if s.parent != nil {
+			p.connections++
+		}
 		p.polls = append(p.polls, unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN})
 	}
 	if p.mads > 0 {

@@ -11,8 +11,9 @@ import (
 
 const (
 	// pollAll is how many calls of Receive may poll only the socket that had packets last. Wait
-	// looks at all sockets.
-	pollAll = 16
+	// looks at all sockets. A call that receives something counts as busyPoll more, because it
+	// takes longer.
+	pollAll, busyPoll = 64, 7
 	// fewest is the number of messages that a system call receives at most if the socket had none
 	// before. Preparing more takes as long as the system call.
 	fewest = 1
@@ -41,10 +42,13 @@ func (p *Port) receive() {
 	if p.some {
 		p.receiveMADs()
 	}
-	if p.alone++; len(p.polls) == 2 || p.alone%pollAll != 0 {
-		p.receiveFrom(p.socks[p.hot])
+	if p.alone++; len(p.polls) == 2 || p.alone < pollAll {
+		if p.receiveFrom(p.socks[p.hot]); len(p.ready) > 0 {
+			p.alone += busyPoll
+		}
 		return
 	}
+	p.alone = 0
 	// A system call finds out which sockets have packets. The others come before the hot one, so
 	// that it does not take all buffers.
 	n, err := unix.Ppoll(p.polls, &unix.Timespec{}, nil)
@@ -68,6 +72,9 @@ func (p *Port) receive() {
 // receiveFrom receives packets and runs from a socket. The start of each goes to a buffer of its
 // own, so that single packets are not copied.
 func (p *Port) receiveFrom(s *socket) {
+	if s.parent != nil && s.out.fresh && p.receiveOlder(s) {
+		return
+	}
 	if s.segment > 0 && p.receiveRuns(s) {
 		return
 	}
@@ -88,9 +95,10 @@ func (p *Port) receiveFrom(s *socket) {
 			p.in.SetMemory(i, 1, p.long[i])
 		}
 	}
-	got, err := p.in.Receive(s.fd, most)
+	got, err := p.in.Receive(s.fd, most, s.named())
 	if err != nil {
 		got = 0 // nothing has arrived
+		s.emptied()
 	}
 	switch {
 	case got == most:
@@ -124,14 +132,22 @@ const minPacket = bth.HeaderLen + bth.ICRCLen
 // frame writes headers in front of a packet of message i, which is in the slot behind the headroom.
 // id is its number in its run, and the identification that gorxe's own packets have.
 func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []byte {
-	name := p.in.Name(i)
+	var src []byte // address and port; nil: they are in the header
+	if s.named() {
+		src = p.in.Name(i)[:]
+	}
+	if s.parent != nil {
+		m.HopLimit = s.hopLimit(m.HopLimit)
+	}
 	n := len(slot) - headroom
 	b := slot[headroom-len(s.header):]
 	copy(b, s.header)
 	ip := b[etherLen:]
 	if len(s.header) == udpmsg.LenV4 {
 		ip[1], ip[8] = m.TrafficClass, m.HopLimit
-		copy(ip[12:16], name[4:8])
+		if src != nil {
+			copy(ip[12:16], src[4:8])
+		}
 		if m.sum == 0 {
 			clear(ip[2:6])
 			clear(ip[10:12])
@@ -148,10 +164,14 @@ func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []by
 		ip[1] = m.TrafficClass << 4
 		ip[7] = m.HopLimit
 		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
-		copy(ip[8:24], name[8:24])
+		if src != nil {
+			copy(ip[8:24], src[8:24])
+		}
 	}
 	udp := b[len(s.header)-udpLen:]
-	copy(udp, name[2:4])
+	if src != nil {
+		copy(udp, src[2:4])
+	}
 	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen+n))
 	return b
 }

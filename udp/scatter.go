@@ -82,8 +82,9 @@ func (p *Port) receiveRuns(s *socket) bool {
 		return false
 	}
 	c := &p.scatter
-	got, err := p.in.Receive(s.fd, scatterRuns)
+	got, err := p.in.Receive(s.fd, scatterRuns, s.named())
 	if err != nil {
+		s.emptied()
 		if c.quiet++; c.quiet == scatterQuiet {
 			s.segment = 0
 			p.unscatter()

@@ -56,6 +56,9 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 			p.out.Stats.TxDropped++
 			continue
 		}
+		if len(bufs) == 1 && p.sendAlone(s, b, headers) {
+			break
+		}
 		p.out.Add(udpmsg.Socket{FD: s.fd, Port: bth.Port, Runs: s.runs, Class: s.class}, b,
 			headers)
 	}
@@ -89,7 +92,7 @@ func (p *Port) parse(b []byte) (*socket, int) {
 		return p.socks[p.from], n
 	}
 	for i, s := range p.socks {
-		if s.gid == src && !s.group {
+		if s.gid == src && !s.group && s.parent == nil {
 			p.from = i
 			return s, n
 		}

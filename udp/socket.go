@@ -23,6 +23,10 @@ type socket struct {
 	class   *udpmsg.Class // of sent packets
 	from    Provider      // that has opened it; may be nil
 	header  []byte        // the headers of received packets, with what is the same in all of them
+	// parent is the socket of all peers of the address. If it is not nil, this socket is connected
+	// to one of them.
+	parent *socket
+	out    connected
 }
 
 // openSocket opens a socket in the network namespace of the calling thread. index is the number of
@@ -44,6 +48,10 @@ func newSocket(a netip.Addr, l udpmsg.Listener) *socket {
 }
 
 func (s *socket) close() {
+	if s.parent != nil {
+		s.out.Close()
+		return
+	}
 	_ = unix.Close(s.fd)
 	if s.from != nil {
 		s.from.Closed(s.addr)

@@ -86,7 +86,7 @@ func (r *runs) count(ready func(), h *halt) (outcome, error) {
 	w := window{warmup: r.spec.Warmup}
 	var idle time.Time
 	for {
-		n, err := r.in.Receive(r.fd, runBatch)
+		n, err := r.in.Receive(r.fd, runBatch, true)
 		if err != nil && !temporary(err) {
 			return outcome{}, fmt.Errorf("receive runs: %w", err)
 		}

@@ -94,11 +94,25 @@ func (b *Batch) send(fd, from, n int) (int, error) {
 	return h.done(r, e)
 }
 
-// Receive receives up to n messages from a socket without blocking, and returns their number.
-func (b *Batch) Receive(fd, n int) (int, error) {
+// sendAlone sends a packet through a connected socket.
+func sendAlone(fd int, p []byte) error {
+	_, _, e := unix.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])),
+		uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}
+
+// Receive receives up to n messages from a socket without blocking, and returns their number. If
+// named is false, Name is not available.
+func (b *Batch) Receive(fd, n int, named bool) (int, error) {
 	for i := range b.headers[:n] {
 		h := &b.headers[i].hdr
-		h.Namelen, h.Flags = NameLen, 0
+		h.Name, h.Namelen, h.Flags = nil, 0, 0
+		if named {
+			h.Name, h.Namelen = &b.m[i].name[0], NameLen
+		}
 		h.Control = &b.m[i].control[0]
 		h.SetControllen(controlLen)
 	}

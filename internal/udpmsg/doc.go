@@ -13,5 +13,6 @@
 //   - class.go: the traffic class of a socket
 //   - socket.go: sockets that only send
 //   - listen.go: sockets that receive and send
+//   - connect.go: sockets that are connected to one peer
 //   - batch_unsafe.go: messages for sendmmsg(2) and recvmmsg(2)
 package udpmsg

@@ -341,7 +341,7 @@ func TestClass(t *testing.T) {
 		s.Flush()
 		for i, want := range classes {
 			await(in)
-			n, err := b.Receive(in, 1)
+			n, err := b.Receive(in, 1, true)
 			if err != nil {
 				t.Fatal(err)
 			}

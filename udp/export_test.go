@@ -1,0 +1,28 @@
+package udp
+
+import "github.com/gorxe/gorxe/bth"
+
+// Connections returns the number of connected sockets.
+func (p *Port) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.connections
+}
+
+// ConnectedTo returns the number of sockets that are connected to a peer.
+func (p *Port) ConnectedTo(gid bth.GID) (n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.socks {
+		if s.parent != nil && s.out.peer == gid {
+			n++
+		}
+	}
+	return n
+}
+
+// Numbers of connected.go.
+const (
+	ConnectAfter = connectAfter
+	MaxConnected = maxConnected
+)
