@@ -6,10 +6,11 @@ type Backing interface {
 	// Load reads the bytes of b, a part of the MR's memory, from the other process. Stores that
 	// came before are visible in them. It returns false if the other process has no such memory.
 	Load(b []byte) bool
-	// Store writes the bytes of b, a part of the MR's memory, to the other process, at once or
-	// before the engine sends the next packet or reports the next completion. If ordered is true,
-	// the last aligned word of b becomes visible after all bytes before it.
-	Store(b []byte, ordered bool)
+	// Store writes src to the other process, where dst, a part of the MR's memory of the same
+	// length, is the copy. It may leave dst as it is. It writes at once or before the engine sends
+	// the next packet or reports the next completion; until then src, which may be dst, does not
+	// change. If ordered is true, the last aligned word becomes visible after all bytes before it.
+	Store(dst, src []byte, ordered bool)
 }
 
 // RegisterForeign is Register for memory of another process. mem is the local copy; its address

@@ -45,7 +45,7 @@ type Config struct {
 // called from which goroutine.
 type Engine struct {
 	mrs         *mr.Table
-	target      mr.Backing // of the memory that checkRemote has returned; see placed
+	target      mr.Backing // of the memory that checkRemote has returned; see place
 	rand        func() uint64
 	qpns        QPNRange
 	maxWindow   uint32

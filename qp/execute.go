@@ -111,9 +111,10 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 			return v
 		}
 	}
-	mr.CopyIn(dst, p.Payload)
 	if q.eng.target != nil {
-		q.eng.placed(dst, p)
+		q.eng.place(dst, p)
+	} else {
+		mr.CopyIn(dst, p.Payload)
 	}
 	q.off += n
 	q.msg = msgWrite
@@ -140,9 +141,10 @@ func (q *QP) executeWriteOnly(p *bth.Packet) verdict {
 	if !q.lengthOK(p) || uint32(len(p.Payload)) != h.DMALen() {
 		return refuseInvalid
 	}
-	mr.CopyIn(dst, p.Payload)
 	if q.eng.target != nil {
-		q.eng.placed(dst, p)
+		q.eng.place(dst, p)
+	} else {
+		mr.CopyIn(dst, p.Payload)
 	}
 	return accept
 }
@@ -235,7 +237,7 @@ func (q *QP) executeAtomic(p *bth.Packet) verdict {
 		a.orig = mr.CompareSwap(mem, h.Compare(), h.SwapAdd())
 	}
 	if backing != nil {
-		backing.Store(mem, true)
+		backing.Store(mem, mem, true)
 	}
 	q.queue(a)
 	q.save(savedAtomic{psn: a.psn, orig: a.orig, msn: q.msn})

@@ -141,9 +141,10 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	if v == mr.Foreign {
 		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
 	}
-	mr.CopyIn(mem, p.Payload)
 	if q.eng.target != nil {
-		q.eng.placed(mem, p)
+		q.eng.place(mem, p)
+	} else {
+		mr.CopyIn(mem, p.Payload)
 	}
 	return q.queue(answer{psn: q.epsn, npkts: 1, fresh: true})
 }

@@ -87,16 +87,22 @@ func (q *QP) loadAnswer(a *answer, off, n uint32) bool {
 
 // scatterForeign copies b to memory of another process.
 func (e *Engine) scatterForeign(key bth.LKey, dst, b []byte) {
-	mr.CopyIn(dst, b)
-	e.mrs.LocalBacking(mr.Key(key)).Store(dst, false)
+	mr.CopyIn(dst, b) // b may be scratch memory
+	e.mrs.LocalBacking(mr.Key(key)).Store(dst, dst, false)
 }
 
-// placed must be called after the payload of a WRITE was copied to memory that checkRemote has
-// returned, if Engine.target is not nil: it is memory of another process.
-func (e *Engine) placed(dst []byte, p *bth.Packet) {
-	b := e.target
+// place stores the payload of a WRITE in memory that checkRemote has returned, if Engine.target is
+// not nil: it is memory of another process, which gets the bytes from the received frame.
+func (e *Engine) place(dst []byte, p *bth.Packet) {
+	b, n := e.target, min(len(dst), len(p.Payload))
 	e.target = nil
-	b.Store(dst[:min(len(dst), len(p.Payload))], p.Info.End)
+	dst = dst[:n]
+	src := p.Payload[:n]
+	if p == &e.parked { // its memory may be used again before the bytes are written
+		mr.CopyIn(dst, src)
+		src = dst
+	}
+	b.Store(dst, src, p.Info.End)
 }
 
 // Resize changes the number of completions that the CQ holds. It must be empty, and only the

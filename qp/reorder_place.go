@@ -213,9 +213,10 @@ func (r *reorder) placeWrite(q *QP, psn uint64, p *bth.Packet) bool {
 	if v != accept {
 		return false
 	}
-	mr.CopyIn(b, p.Payload)
 	if q.eng.target != nil {
-		q.eng.placed(b, p)
+		q.eng.place(b, p)
+	} else {
+		mr.CopyIn(b, p.Payload)
 	}
 	return true
 }

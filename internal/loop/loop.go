@@ -35,7 +35,7 @@ type Guest interface {
 	Doorbells(slept, rung bool)
 	// Settle writes what the engine has received to the memory of the programs, and then makes
 	// completions visible to them. The owner calls it after it has handled the frames of a step,
-	// before it sends packets, and at the end of the step.
+	// before it sends packets, and at the end of the step. The frames are valid until then.
 	Settle(now qp.Time)
 }
 

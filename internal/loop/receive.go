@@ -24,7 +24,8 @@ func (l *Loop) receive(now qp.Time, n int) int {
 		}
 		l.handleFrame(now, l.rx[i].B)
 	}
-	if l.ticks == nil { // in virtual time there is no latency to save
+	// In virtual time there is no latency to save. A guest still needs the payloads.
+	if l.ticks == nil && l.guest == nil {
 		l.releaseFrames()
 	}
 	return n

@@ -39,6 +39,12 @@ type Device interface {
 	Open(pid int) (File, error)
 }
 
+// Executer is a Device that must know before a process executes another program.
+type Executer interface {
+	Device
+	Executes(pid int)
+}
+
 // File is an open device. Its methods may be called by several goroutines.
 type File interface {
 	// FD returns the file that the program gets. It is a file on tmpfs, a memfd or a pipe, which
@@ -347,4 +353,17 @@ func processOf(tid int) (int, error) {
 		}
 	}
 	return 0, unix.ESRCH
+}
+
+// execute lets the kernel execute a program.
+func (s *Supervisor) execute(c *seccomp.Call) {
+	s.mu.Lock()
+	n := len(s.files)
+	s.mu.Unlock()
+	if d, ok := s.c.Verbs.(Executer); ok && n > 0 {
+		if pid, err := processOf(c.PID()); err == nil {
+			d.Executes(pid)
+		}
+	}
+	resume(c)
 }

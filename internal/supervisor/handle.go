@@ -22,6 +22,8 @@ func (s *Supervisor) handle(c *seccomp.Call) {
 		s.socket(c)
 	case unix.SYS_SENDTO, unix.SYS_SENDMSG:
 		s.sendmsg(c)
+	case unix.SYS_EXECVE, unix.SYS_EXECVEAT:
+		s.execute(c)
 	default:
 		s.file(c)
 	}

@@ -97,8 +97,10 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 		return nil, err
 	}
 	s.l = seccomp.NewListener(listener)
-	// The socket ends when the program is executed. If that fails, a message comes first. The
-	// shim's execve is not intercepted, so that nothing has to be served yet.
+	for range servers { // the shim's execve is intercepted
+		s.startServer()
+	}
+	// The socket ends when the program is executed. If that fails, a message comes first.
 	if err := readFailure(pair[0], s.c.Path); err != nil {
 		c.close()
 		return nil, err

@@ -117,9 +117,6 @@ func (s *Supervisor) Run(ctx context.Context) (status int, err error) {
 		return 0, err
 	}
 	defer child.close()
-	for range servers {
-		s.startServer()
-	}
 	status, err = child.wait(s)
 	s.active.Lock() // for good: after Run no call uses the tree or the devices
 	if name := s.provider.missing(); name != "" {
@@ -140,7 +137,7 @@ func (s *Supervisor) fail(err error) {
 // policy returns the calls that are intercepted, for a program with a limit on its open files.
 func policy(limit int) seccomp.Policy {
 	return seccomp.Policy{
-		Calls:   seccomp.PathCalls(),
+		Calls:   append(seccomp.PathCalls(), unix.SYS_EXECVE, unix.SYS_EXECVEAT),
 		FDCalls: []int{unix.SYS_WRITE, unix.SYS_SENDTO, unix.SYS_SENDMSG},
 		FDs:     descriptors(limit),
 		Ioctl:   verbsIoctl,

@@ -82,7 +82,10 @@ func supervise() int {
 }
 
 // fakeDevice is a device whose ioctl inverts the bytes of an 8-byte argument.
-type fakeDevice struct{ opened, closed, blocked atomic.Int32 }
+type fakeDevice struct{ opened, closed, blocked, executing atomic.Int32 }
+
+// Executes implements Executer.
+func (d *fakeDevice) Executes(pid int) { d.executing.Store(int32(pid)) }
 
 type fakeFile struct {
 	d   *fakeDevice
@@ -115,6 +118,8 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 		return 0, f.waitBlocked(2 * servers)
 	case countArg:
 		return 0, f.waitBlocked(2*servers - 1)
+	case execArg: // the process that has executed a program last
+		return int64(f.d.executing.Load()), 0
 	}
 	for i := range b {
 		b[i] = ^b[i]
@@ -133,6 +138,7 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 const (
 	blockArg = "blocks.."
 	countArg = "counts.."
+	execArg  = "executes"
 )
 
 // waitBlocked waits until n calls wait.

@@ -161,7 +161,8 @@ func (c *Context) Close() {
 		}
 	}
 	c.objects = map[uint32]any{}
-	for _, s := range c.spaces {
+	for pid, s := range c.spaces {
+		c.dev.forget(pid, s)
 		s.close()
 	}
 	for _, ch := range c.chans {

@@ -3,6 +3,7 @@ package uverbs
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/gorxe/gorxe/internal/inside"
@@ -38,10 +39,12 @@ type Device struct {
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
 	byQP     map[*roce.QP]*queuePair // the objects of events
+	spaces   map[int][]*space        // of all contexts, by PID
 	closed   bool
 
 	// Owner of the loop only.
-	dirty     []*space           // spaces with stores to be written
+	dirty     []*space // spaces with stores to be written
+	loaded    loaded
 	pending   []*completionQueue // with completions
 	hot       []*queuePair       // with send work requests
 	queues    []*queuePair       // all, at queuePair.index
@@ -61,7 +64,8 @@ type Device struct {
 func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
 		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
-		ahs: map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace}
+		spaces: map[int][]*space{},
+		ahs:    map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace}
 	var err error
 	if d.bells, err = newBells(); err != nil {
 		return nil, err
@@ -124,6 +128,31 @@ func (d *Device) Close() error {
 func (d *Device) NodeGUID() [8]byte {
 	m := d.dev.Info().MAC
 	return [8]byte{m[0] ^ 2, m[1], m[2], 0xff, 0xfe, m[3], m[4], m[5]}
+}
+
+// Executes must be called before a process executes another program. Its PID then stands for
+// another address space. The registered memory stays that of the old one.
+func (d *Device) Executes(pid int) {
+	d.mu.Lock()
+	list := slices.Clone(d.spaces[pid])
+	d.mu.Unlock()
+	if len(list) > 0 {
+		d.do(func() {
+			for _, s := range list {
+				s.fast.on = false
+			}
+		})
+	}
+}
+
+// forget removes a space from those of a process.
+func (d *Device) forget(pid int, s *space) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.spaces[pid] = slices.DeleteFunc(d.spaces[pid], func(o *space) bool { return o == s })
+	if len(d.spaces[pid]) == 0 {
+		delete(d.spaces, pid)
+	}
 }
 
 // do runs f as the owner of the loop, unless the device is closed. The completions that f causes

@@ -20,7 +20,8 @@
 //
 // Registered memory stays in the program. The engine works on a copy, which is mapped lazily
 // (mr.Backing). It is loaded when a work request or an answer reads it. Stores of a step are
-// collected, and written before acknowledgments leave and before completions become visible. The
+// collected, and written before acknowledgments leave and before completions become visible. Those
+// of a WRITE come from the received frames and do not touch the copy. The
 // last aligned word of each message of a WRITE becomes visible last. Atomics are atomic among
 // peers, not with respect to atomic instructions of the program.
 // docs/decisions/041-memory-of-other-processes.md explains why.
@@ -38,7 +39,8 @@
 //   - abi.go, ioctl.go, command.go: how calls are decoded; the table of commands
 //   - query.go: attributes of the device, the port and the GID table
 //   - file.go, ring_unsafe.go: shared memory and rings
-//   - space.go, maps.go, memory.go, window.go: memory of the program; PDs and MRs; memory windows
+//   - space.go, transfer.go, maps.go: memory of the program
+//   - memory.go, window.go: PDs and MRs; memory windows
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
 //   - resources.go: counts of objects
 //   - doorbell.go: doorbells that are not intercepted

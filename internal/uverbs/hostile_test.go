@@ -198,7 +198,7 @@ func (a *arena) openSpace(pid int) (*space, error) {
 		return nil, err
 	}
 	maps, err := unix.FcntlInt(uintptr(p.maps), unix.F_DUPFD_CLOEXEC, 0)
-	return &space{fd: mem, maps: maps}, err
+	return &space{fd: mem, maps: maps, fast: fast{pidfd: -1}}, err
 }
 
 // processes is the number of processes of a hostile program: it may fork.

@@ -120,6 +120,9 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 		return nil, errno(err)
 	}
 	c.spaces[pid] = s
+	c.dev.mu.Lock()
+	c.dev.spaces[pid] = append(c.dev.spaces[pid], s)
+	c.dev.mu.Unlock()
 	return s, 0
 }
 

@@ -1,49 +1,44 @@
 package uverbs
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gorxe/gorxe/mr"
 	"golang.org/x/sys/unix"
 )
 
-const (
-	maxDirty  = 256 // stores that are collected before they are written
-	maxSpaces = 64  // processes that register memory with one context
-)
+// maxSpaces limits the processes that register memory with one context.
+const maxSpaces = 64
 
-// space is the address space of a program. It is accessed through /proc/PID/mem: the descriptor
-// belongs to the address space, so after an exec or an exit, accesses fail, and they never reach
-// another process that got the same PID. The loop's owner has the field dirty.
+// space is the address space of a program. /proc/PID/mem belongs to the address space, so after an
+// exec or an exit, accesses fail, and they never reach another process that got the same PID. The
+// owner of the loop has the fields after maps.
 type space struct {
 	fd    int
 	maps  int // /proc/PID/maps
 	dirty []store
-}
-
-// store is a piece of memory that waits to be written.
-type store struct {
-	b       []byte
-	addr    uint64 // in the program
-	ordered bool   // see mr.Backing
+	fast  fast
 }
 
 func openSpace(pid int) (*space, error) {
-	fd, err := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("uverbs: open the memory of process %d: %w", pid, err)
+	// First, so that the files are those of this process if it is alive when they are used.
+	pidfd, err := unix.PidfdOpen(pid, 0)
+	fd, err1 := unix.Open(fmt.Sprintf("/proc/%d/mem", pid), unix.O_RDWR|unix.O_CLOEXEC, 0)
+	maps, err2 := unix.Open(fmt.Sprintf("/proc/%d/maps", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	s := &space{fd: fd, maps: maps, fast: fast{pid: pid, pidfd: pidfd}}
+	if failed := errors.Join(err1, err2); failed != nil {
+		s.close()
+		return nil, fmt.Errorf("uverbs: open the memory of process %d: %w", pid, failed)
 	}
-	maps, err := unix.Open(fmt.Sprintf("/proc/%d/maps", pid), unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("uverbs: open the memory map of process %d: %w", pid, err)
-	}
-	return &space{fd: fd, maps: maps}, nil
+	s.fast.on = err == nil && sameUser(pid)
+	return s, nil
 }
 
 func (s *space) close() {
-	_ = unix.Close(s.fd)
-	_ = unix.Close(s.maps)
+	for _, fd := range []int{s.fd, s.maps, s.fast.pidfd} {
+		_ = unix.Close(fd)
+	}
 }
 
 // read reads program memory.
@@ -65,55 +60,6 @@ func (s *space) copy(access func(int, []byte, int64) (int, error), b []byte, add
 		b, addr = b[n:], addr+uint64(n)
 	}
 	return true
-}
-
-// add collects a store. Packets of one message are usually contiguous and become one store.
-func (s *space) add(b []byte, addr uint64, ordered bool) {
-	if n := len(s.dirty); n > 0 {
-		last := &s.dirty[n-1]
-		if !last.ordered && last.addr+uint64(len(last.b)) == addr &&
-			len(last.b)+len(b) <= cap(last.b) {
-			last.b, last.ordered = last.b[:len(last.b)+len(b)], ordered
-			return
-		}
-	}
-	if len(s.dirty) == maxDirty {
-		s.flush()
-	}
-	s.dirty = append(s.dirty, store{b, addr, ordered})
-}
-
-// flush writes the collected stores, in order. If the program has unmapped the memory, its bytes
-// are lost, as with a NIC, whose pinned pages are not those of the program any more.
-func (s *space) flush() {
-	for i := range s.dirty {
-		d := &s.dirty[i]
-		head := len(d.b)
-		if d.ordered {
-			head -= lastWord(d.addr, len(d.b))
-		}
-		if head > 0 {
-			s.write(d.b[:head], d.addr)
-		}
-		if head < len(d.b) {
-			s.write(d.b[head:], d.addr+uint64(head))
-		}
-		*d = store{}
-	}
-	s.dirty = s.dirty[:0]
-}
-
-// lastWord returns the number of bytes of the last aligned word of a range: 8 or 4 for a whole
-// word, otherwise those in the aligned 4 bytes of the last one.
-func lastWord(addr uint64, n int) int {
-	switch end := addr + uint64(n); {
-	case end&7 == 0 && n >= 8:
-		return 8
-	case end&3 == 0 && n >= 4:
-		return 4
-	default:
-		return min(int((end-1)&3)+1, n)
-	}
 }
 
 // mirror is the local copy of the program memory of an MR. It implements mr.Backing.
@@ -149,19 +95,41 @@ func (m *mirror) at(b []byte) (uint64, bool) {
 func (m *mirror) Load(b []byte) bool {
 	m.space.flush()
 	addr, ok := m.at(b)
-	return ok && m.space.read(b, addr)
+	now := loaded{m, m.dev.turn, addr, addr + uint64(len(b))}
+	if !ok || m.dev.loaded.covers(&now) {
+		return ok
+	}
+	if !m.space.load(b, addr) {
+		return false
+	}
+	m.dev.loaded = now
+	return true
+}
+
+// loaded is the memory that was loaded last. Work requests and answers that were waiting then need
+// not load it again in the same step: their data does not change until they complete, or may be of
+// any time since the request came. Programs often send a buffer several times.
+type loaded struct {
+	mirror   *mirror
+	turn     uint64 // Device.turn
+	from, to uint64 // in the program
+}
+
+func (l *loaded) covers(o *loaded) bool {
+	return l.mirror == o.mirror && l.turn == o.turn && l.from <= o.from && o.to <= l.to
 }
 
 // Store implements mr.Backing.
-func (m *mirror) Store(b []byte, ordered bool) {
-	addr, ok := m.at(b)
-	if !ok || len(b) == 0 || m.gone {
+func (m *mirror) Store(dst, src []byte, ordered bool) {
+	addr, ok := m.at(dst)
+	if !ok || len(src) == 0 || m.gone {
 		return
 	}
 	if len(m.space.dirty) == 0 {
 		m.dev.dirty = append(m.dev.dirty, m.space)
 	}
-	m.space.add(m.mem[addr-m.addr:][:len(b)], addr, ordered)
+	m.dev.loaded = loaded{}
+	m.space.add(src, addr, ordered)
 }
 
 func (m *mirror) unmap() { _ = unix.Munmap(m.pages) }

@@ -160,6 +160,9 @@ func (q *queuePair) Sends() bool {
 		posted = true
 	}
 	d.wr[0] = qp.SendWR{}
+	if posted {
+		d.loaded = loaded{}
+	}
 	return posted
 }
 

@@ -1,0 +1,160 @@
+package uverbs
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDirty is the number of stores that are collected before they are written. One system call
+// writes them: each has one piece of local memory and at most two in the program, and the kernel
+// allows 1024 (UIO_MAXIOV).
+const maxDirty = 256
+
+// store is a piece of memory that waits to be written.
+type store struct {
+	b       []byte
+	addr    uint64 // in the program
+	ordered bool   // see mr.Backing
+}
+
+// fast moves data with process_vm_readv(2) and process_vm_writev(2), which need less time than
+// /proc/PID/mem, but take a PID. They are not used after Device.Executes, and not if the process
+// has ended. Between that check and the access, the PID could only become that of another process
+// if all others were used meanwhile. For this case, too, the process must be of the same user.
+type fast struct {
+	on     bool
+	pid    int
+	pidfd  int
+	local  [maxDirty]unix.Iovec
+	remote [2 * maxDirty]unix.RemoteIovec
+}
+
+// usable reports whether the PID is still that of the process.
+func (f *fast) usable() bool {
+	f.on = f.on && unix.PidfdSendSignal(f.pidfd, 0, nil, 0) == nil
+	return f.on
+}
+
+// sameUser reports whether all user IDs of a process are that of this one.
+func sameUser(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(b)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			own := strconv.Itoa(os.Geteuid())
+			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != own })
+		}
+	}
+	return false
+}
+
+// load is read for the owner of the loop.
+func (s *space) load(b []byte, addr uint64) bool {
+	return len(b) == 0 || s.fast.usable() && s.fast.read(b, addr) || s.read(b, addr)
+}
+
+// read reads program memory.
+func (f *fast) read(b []byte, addr uint64) bool {
+	f.local[0].Base = &b[0]
+	f.local[0].SetLen(len(b))
+	f.remote[0] = unix.RemoteIovec{Base: uintptr(addr), Len: len(b)}
+	n, err := unix.ProcessVMReadv(f.pid, f.local[:1], f.remote[:1], 0)
+	f.local[0].Base = nil
+	return err == nil && n == len(b)
+}
+
+// add collects a store.
+func (s *space) add(b []byte, addr uint64, ordered bool) {
+	if len(s.dirty) == maxDirty {
+		s.flush()
+	}
+	s.dirty = append(s.dirty, store{b, addr, ordered})
+}
+
+// flush writes the collected stores, in order. If the program has unmapped the memory, its bytes
+// are lost, as with a NIC, whose pinned pages are not those of the program any more.
+func (s *space) flush() {
+	if len(s.dirty) == 0 {
+		return
+	}
+	done := 0
+	if s.fast.usable() {
+		done = s.fast.write(s.dirty)
+	}
+	for i := range s.dirty {
+		d := &s.dirty[i]
+		skip := min(done, len(d.b))
+		done -= skip
+		if head := len(d.b) - d.tail(); skip < head {
+			s.write(d.b[skip:head], d.addr+uint64(skip))
+			skip = head
+		}
+		if skip < len(d.b) {
+			s.write(d.b[skip:], d.addr+uint64(skip))
+		}
+		*d = store{}
+	}
+	s.dirty = s.dirty[:0]
+}
+
+// tail returns the number of bytes that become visible after the others.
+func (d *store) tail() int {
+	if d.ordered {
+		return lastWord(d.addr, len(d.b))
+	}
+	return 0
+}
+
+// write writes stores with one system call and returns the number of bytes up to the first one
+// that could not be written. Packets of one message are usually contiguous and become one piece of
+// the program's memory. The kernel writes the pieces in order.
+func (f *fast) write(stores []store) int {
+	pieces, total := 0, 0
+	end, follows := uint64(0), false
+	for i := range stores {
+		d := &stores[i]
+		f.local[i].Base = &d.b[0]
+		f.local[i].SetLen(len(d.b))
+		total += len(d.b)
+		tail := d.tail()
+		if head := len(d.b) - tail; head > 0 {
+			if follows && d.addr == end {
+				f.remote[pieces-1].Len += head
+			} else {
+				f.remote[pieces] = unix.RemoteIovec{Base: uintptr(d.addr), Len: head}
+				pieces++
+			}
+		}
+		end, follows = d.addr+uint64(len(d.b)), tail == 0
+		if tail > 0 {
+			f.remote[pieces] = unix.RemoteIovec{Base: uintptr(end) - uintptr(tail), Len: tail}
+			pieces++
+		}
+	}
+	n, err := unix.ProcessVMWritev(f.pid, f.local[:len(stores)], f.remote[:pieces], 0)
+	clear(f.local[:len(stores)])
+	if err != nil {
+		return 0
+	}
+	return min(n, total)
+}
+
+// lastWord returns the number of bytes of the last aligned word of a range: 8 or 4 for a whole
+// word, otherwise those in the aligned 4 bytes of the last one.
+func lastWord(addr uint64, n int) int {
+	switch end := addr + uint64(n); {
+	case end&7 == 0 && n >= 8:
+		return 8
+	case end&3 == 0 && n >= 4:
+		return 4
+	default:
+		return min(int((end-1)&3)+1, n)
+	}
+}
