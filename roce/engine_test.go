@@ -127,6 +127,7 @@ func TestEngineConstants(t *testing.T) {
 		{GRHLen, qp.GRHLen}, {NumClasses, qp.NumClasses}, {-PreemptAtEnd, -qp.PreemptAtEnd},
 		{MinRate, qp.MinRate}, {MaxRate, qp.MaxRate}, {MaxBurst, qp.MaxBurst},
 		{DefaultPrefetch, qp.DefaultPrefetch}, {MaxPrefetch, qp.MaxPrefetch},
+		{MaxMeters, qp.MaxMeters},
 		{uint64(DefaultSpin), uint64(loop.DefaultSpin)},
 	}
 	for i, v := range equal {

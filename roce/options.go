@@ -206,6 +206,9 @@ const (
 	MaxPrefetch     = 4096              // QPs
 )
 
+// MaxMeters is the number of QPs of a device whose bytes and round trips are counted; see QPStats.
+const MaxMeters = 1023
+
 type config struct {
 	progress   Progress
 	logger     *slog.Logger

@@ -38,8 +38,8 @@ type QPStats struct {
 	Acked     uint64 `json:"acked_psns"`     // of these, what the peer has acknowledged
 	Accepted  uint64 `json:"accepted_psns"`  // of the peer's requests, accepted in order
 
-	// Payload, also of packets that were sent or received again. Only the first 1,023 QPs of a
-	// Device count it; Metered is false for others.
+	// Payload, also of packets that were sent or received again. Only the first MaxMeters QPs
+	// of a Device count it; Metered is false for others.
 	SentBytes uint64 `json:"sent_bytes"`
 	RcvdBytes uint64 `json:"rcvd_bytes"`
 	Metered   bool   `json:"metered"`
