@@ -131,10 +131,15 @@ func (p *BufferPool) available() bool {
 	return len(p.free) > 0 || p.closed
 }
 
+// signal wakes a caller of Get. With Manual progress one of them may run the protocol, and then
+// sleeps in the port.
 func (p *BufferPool) signal() {
 	select {
 	case p.wake <- struct{}{}:
 	default:
+	}
+	if d := p.mr.pd.dev; d.manual {
+		d.loop.Wake()
 	}
 }
 
