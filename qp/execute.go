@@ -111,11 +111,7 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 			return v
 		}
 	}
-	if q.eng.target != nil {
-		q.eng.place(dst, p)
-	} else {
-		mr.CopyIn(dst, p.Payload)
-	}
+	q.eng.place(dst, p)
 	q.off += n
 	q.msg = msgWrite
 	if !p.Info.End {
@@ -141,11 +137,7 @@ func (q *QP) executeWriteOnly(p *bth.Packet) verdict {
 	if !q.lengthOK(p) || uint32(len(p.Payload)) != h.DMALen() {
 		return refuseInvalid
 	}
-	if q.eng.target != nil {
-		q.eng.place(dst, p)
-	} else {
-		mr.CopyIn(dst, p.Payload)
-	}
+	q.eng.place(dst, p)
 	return accept
 }
 

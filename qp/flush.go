@@ -141,11 +141,7 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	if v == mr.Foreign {
 		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
 	}
-	if q.eng.target != nil {
-		q.eng.place(mem, p)
-	} else {
-		mr.CopyIn(mem, p.Payload)
-	}
+	q.eng.place(mem, p)
 	return q.queue(answer{psn: q.epsn, npkts: 1, fresh: true})
 }
 

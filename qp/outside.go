@@ -91,9 +91,18 @@ func (e *Engine) scatterForeign(key bth.LKey, dst, b []byte) {
 	e.mrs.LocalBacking(mr.Key(key)).Store(dst, dst, false)
 }
 
-// place stores the payload of a WRITE in memory that checkRemote has returned, if Engine.target is
-// not nil: it is memory of another process, which gets the bytes from the received frame.
+// place stores the payload of a WRITE in memory that checkRemote has returned.
 func (e *Engine) place(dst []byte, p *bth.Packet) {
+	if e.target != nil {
+		e.placeOutside(dst, p)
+	} else {
+		mr.CopyIn(dst, p.Payload)
+	}
+}
+
+// placeOutside stores the payload in Engine.target, which is memory of another process. It gets the
+// bytes from the received frame.
+func (e *Engine) placeOutside(dst []byte, p *bth.Packet) {
 	b, n := e.target, min(len(dst), len(p.Payload))
 	e.target = nil
 	dst = dst[:n]

@@ -213,11 +213,7 @@ func (r *reorder) placeWrite(q *QP, psn uint64, p *bth.Packet) bool {
 	if v != accept {
 		return false
 	}
-	if q.eng.target != nil {
-		q.eng.place(b, p)
-	} else {
-		mr.CopyIn(b, p.Payload)
-	}
+	q.eng.place(b, p)
 	return true
 }
 

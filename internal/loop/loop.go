@@ -133,6 +133,7 @@ type Loop struct {
 	crowded    bool    // SetCrowded
 	lingers    lingers
 	yielded    qp.Time // time of the latest yield
+	pinned     bool    // the thread of the progress goroutine is pinned to a CPU
 	loose      bool    // the progress goroutine is not locked to its thread
 }
 

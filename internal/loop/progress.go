@@ -56,7 +56,7 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	autoLoops.Add(1)
 	defer autoLoops.Add(-1)
 	s := l.newSpinner()
-	s.pinned = cpu >= 0
+	l.pinned = cpu >= 0
 	for !l.stopping.Load() {
 		l.steps(&s)
 		if l.drivers.Load() > 0 {
@@ -70,7 +70,7 @@ func (l *Loop) steps(s *spinner) {
 	defer l.catch(debug.SetPanicOnFault(true))
 	for !l.stopping.Load() && l.drivers.Load() == 0 {
 		if l.guest != nil && l.last-l.yielded >= guestYield {
-			l.yield(s)
+			l.yield()
 		}
 		work := l.step()
 		if l.crowded && l.received && l.linger() {
@@ -86,9 +86,9 @@ func (l *Loop) steps(s *spinner) {
 // it, the runtime finds after 10 ms that the goroutine does not yield, preempts it with a signal,
 // and looks at it every 20 us for a while. Where programs poll, each look takes the CPU from one of
 // them. For a goroutine that is locked to its thread, to yield means to wait for another thread.
-func (l *Loop) yield(s *spinner) {
+func (l *Loop) yield() {
 	l.yielded = l.last
-	if l.sharp || s.pinned {
+	if l.sharp || l.pinned {
 		return
 	}
 	if !l.loose {

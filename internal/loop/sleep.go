@@ -71,11 +71,10 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 
 // spinner decides when an idle owner stops spinning and blocks.
 type spinner struct {
-	loop   *Loop
-	spin   time.Duration // may be AutoSpin
-	cores  int32
-	pinned bool    // the thread is pinned to a CPU
-	since  qp.Time // first of the current steps without work; 0: none
+	loop  *Loop
+	spin  time.Duration // may be AutoSpin
+	cores int32
+	since qp.Time // first of the current steps without work; 0: none
 }
 
 // Spins reports whether an idle owner may spin before it blocks.

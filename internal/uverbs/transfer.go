@@ -116,13 +116,12 @@ func (d *store) tail() int {
 // that could not be written. Packets of one message are usually contiguous and become one piece of
 // the program's memory. The kernel writes the pieces in order.
 func (f *fast) write(stores []store) int {
-	pieces, total := 0, 0
+	pieces := 0
 	end, follows := uint64(0), false
 	for i := range stores {
 		d := &stores[i]
 		f.local[i].Base = &d.b[0]
 		f.local[i].SetLen(len(d.b))
-		total += len(d.b)
 		tail := d.tail()
 		if head := len(d.b) - tail; head > 0 {
 			if follows && d.addr == end {
@@ -143,7 +142,7 @@ func (f *fast) write(stores []store) int {
 	if err != nil {
 		return 0
 	}
-	return min(n, total)
+	return n
 }
 
 // lastWord returns the number of bytes of the last aligned word of a range: 8 or 4 for a whole
