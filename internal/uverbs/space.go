@@ -99,11 +99,22 @@ func (m *mirror) Load(b []byte) bool {
 	if !ok || m.dev.loaded.covers(&now) {
 		return ok
 	}
-	if !m.space.load(b, addr) {
+	if uint64(len(b)) < pageSize {
+		b, now.from, now.to = m.widen(addr, len(b))
+	}
+	if !m.space.load(b, now.from) {
 		return false
 	}
 	m.dev.loaded = now
 	return true
+}
+
+// widen returns the part of the region in the pages of a small range. Reading whole pages takes
+// hardly longer, and programs often send small pieces of a buffer one after the other.
+func (m *mirror) widen(addr uint64, n int) (b []byte, from, to uint64) {
+	from = max(addr&^(pageSize-1), m.addr)
+	to = min((addr+uint64(n)+pageSize-1)&^(pageSize-1), m.addr+uint64(len(m.mem)))
+	return m.mem[from-m.addr : to-m.addr], from, to
 }
 
 // loaded is the memory that was loaded last. Work requests and answers that were waiting then need

@@ -129,7 +129,8 @@ func TestEndedProcess(t *testing.T) {
 	}
 }
 
-// Memory is loaded again in the next step, after a store, and if another part is needed.
+// Memory is loaded in whole pages, and again in the next step, after a store, and if another part
+// is needed.
 func TestLoaded(t *testing.T) {
 	p := pairOf(t)
 	s, err := openSpace(os.Getpid())
@@ -137,7 +138,9 @@ func TestLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.close()
-	mem := make([]byte, 2*pageSize)
+	page := int(pageSize)
+	mem := make([]byte, 5*page)
+	mem = mem[-mr.AddrOf(mem)%pageSize:][:4*page] // starts at a page
 	m, err := newMirror(p.dev, s, mr.AddrOf(mem), uint64(len(mem)))
 	if err != nil {
 		t.Fatal(err)
@@ -161,16 +164,33 @@ func TestLoaded(t *testing.T) {
 		fill(2)
 		load(0, 100, 1)
 		load(10, 20, 1)
-		load(50, 101, 2)
-		load(0, 50, 2)
+		load(page-1, page, 1)
+		load(page-1, page+1, 2)
+		load(0, 2*page, 2)
 		fill(3)
-		p.dev.turn++
+		load(0, 2*page, 2)
+		load(100, 101+page, 2)
+		load(2*page, 2*page+1, 3)
 		load(0, 50, 3)
 		fill(4)
-		m.Store(m.mem[200:208], []byte("abcdefgh"), true)
+		p.dev.turn++
 		load(0, 50, 4)
+		fill(5)
+		m.Store(m.mem[200:208], []byte("abcdefgh"), true)
+		load(0, 50, 5)
 		if string(mem[200:208]) != "abcdefgh" {
 			t.Error("a load does not see the store before it")
+		}
+	})
+	part, err := newMirror(p.dev, s, mr.AddrOf(mem)+100, pageSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer part.unmap()
+	p.dev.do(func() {
+		if !part.Load(part.mem[:1]) || !part.Load(part.mem[page-1:]) ||
+			!bytes.Equal(part.mem, mem[100:100+page]) {
+			t.Error("the ends of a region that does not start at a page differ")
 		}
 	})
 }
