@@ -11,7 +11,7 @@ import (
 )
 
 // maxDirty is the number of stores that are collected before they are written. One system call
-// writes them: each has one piece of local memory and at most two in the program, and the kernel
+// writes them: each has at most two pieces of local memory and one in the program, and the kernel
 // allows 1024 (UIO_MAXIOV).
 const maxDirty = 256
 
@@ -30,8 +30,8 @@ type fast struct {
 	on     bool
 	pid    int
 	pidfd  int
-	local  [maxDirty]unix.Iovec
-	remote [2 * maxDirty]unix.RemoteIovec
+	local  [2 * maxDirty]unix.Iovec
+	remote [maxDirty]unix.RemoteIovec
 }
 
 // usable reports whether the PID is still that of the process.
@@ -113,36 +113,40 @@ func (d *store) tail() int {
 }
 
 // write writes stores with one system call and returns the number of bytes up to the first one
-// that could not be written. Packets of one message are usually contiguous and become one piece of
-// the program's memory. The kernel writes the pieces in order.
+// that could not be written. Stores to contiguous memory, such as the packets of a message, become
+// one piece of the program's memory, because the kernel looks up the pages of each piece. It copies
+// the local pieces in order, so the last word of an ordered store is one of its own.
 func (f *fast) write(stores []store) int {
-	pieces := 0
-	end, follows := uint64(0), false
+	local, remote := f.local[:0], f.remote[:0]
+	end := uint64(0)
 	for i := range stores {
 		d := &stores[i]
-		f.local[i].Base = &d.b[0]
-		f.local[i].SetLen(len(d.b))
-		tail := d.tail()
-		if head := len(d.b) - tail; head > 0 {
-			if follows && d.addr == end {
-				f.remote[pieces-1].Len += head
-			} else {
-				f.remote[pieces] = unix.RemoteIovec{Base: uintptr(d.addr), Len: head}
-				pieces++
-			}
+		head := len(d.b) - d.tail()
+		local = appendPiece(local, d.b[:head])
+		local = appendPiece(local, d.b[head:])
+		if len(remote) > 0 && d.addr == end {
+			remote[len(remote)-1].Len += len(d.b)
+		} else {
+			remote = append(remote, unix.RemoteIovec{Base: uintptr(d.addr), Len: len(d.b)})
 		}
-		end, follows = d.addr+uint64(len(d.b)), tail == 0
-		if tail > 0 {
-			f.remote[pieces] = unix.RemoteIovec{Base: uintptr(end) - uintptr(tail), Len: tail}
-			pieces++
-		}
+		end = d.addr + uint64(len(d.b))
 	}
-	n, err := unix.ProcessVMWritev(f.pid, f.local[:len(stores)], f.remote[:pieces], 0)
-	clear(f.local[:len(stores)])
+	n, err := unix.ProcessVMWritev(f.pid, local, remote, 0)
+	clear(local)
 	if err != nil {
 		return 0
 	}
 	return n
+}
+
+// appendPiece appends b, unless it is empty.
+func appendPiece(local []unix.Iovec, b []byte) []unix.Iovec {
+	if len(b) == 0 {
+		return local
+	}
+	piece := unix.Iovec{Base: &b[0]}
+	piece.SetLen(len(b))
+	return append(local, piece)
 }
 
 // lastWord returns the number of bytes of the last aligned word of a range: 8 or 4 for a whole
