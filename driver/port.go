@@ -109,7 +109,8 @@ type Backlogger interface {
 	Backlog() (bytes int, rate int64)
 }
 
-// Watcher is an optional interface of a Port whose Wait sleeps in the kernel.
+// Watcher is an optional interface of a Port whose Wait sleeps in the kernel. A progress goroutine
+// stays on one thread for such a Port.
 type Watcher interface {
 	// Watch makes Wait return also when a descriptor is readable. There is one at a time; a
 	// negative number ends that. Owner only.

@@ -109,6 +109,7 @@ type Loop struct {
 	idle       bool          // the latest complete step found nothing to do
 	received   bool          // the latest complete step received frames
 	holder     driver.Holder // port, if it implements it
+	kernel     bool          // the port sleeps in the kernel
 	dec        frame.Decoder
 	enc        frame.Encoder
 	pkt        bth.Packet
@@ -146,6 +147,7 @@ func New(c Config) *Loop {
 		sources: NewSources(nil, nil),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
+	_, l.kernel = driver.Find[driver.Watcher](c.Port)
 	l.bound.init(&c)
 	if l.enc.SourcePort = c.Port.Info().SourcePort; l.enc.SourcePort != 0 {
 		l.dec.RecoverIDs()

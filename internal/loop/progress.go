@@ -14,8 +14,8 @@ import (
 var autoLoops atomic.Int32
 
 // Start starts the progress goroutine of a loop with automatic progress, and returns when it owns
-// the loop. It locks the goroutine to its OS thread, and pins the thread to CPU number cpu unless
-// cpu is negative. The error is that of sched_setaffinity(2).
+// the loop. It pins the goroutine's OS thread to CPU number cpu unless cpu is negative. The error is
+// that of sched_setaffinity(2).
 func (l *Loop) Start(cpu int) error {
 	started := make(chan error, 1)
 	l.ended = make(chan struct{})
@@ -32,7 +32,12 @@ func (l *Loop) Start(cpu int) error {
 
 // run owns the loop until Stop is called.
 func (l *Loop) run(cpu int, started chan<- error) {
-	runtime.LockOSThread()
+	// A goroutine that is locked to its thread needs two switches of threads for each wait for
+	// another goroutine. In a port that sleeps in the kernel it does not wait for goroutines.
+	locked := l.kernel || cpu >= 0
+	if locked {
+		runtime.LockOSThread()
+	}
 	if cpu >= 0 {
 		// The goroutine ends without UnlockOSThread, so that the runtime discards the pinned
 		// thread.
@@ -56,7 +61,7 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	autoLoops.Add(1)
 	defer autoLoops.Add(-1)
 	s := l.newSpinner()
-	l.pinned = cpu >= 0
+	l.pinned, l.loose = cpu >= 0, !locked
 	for !l.stopping.Load() {
 		l.steps(&s)
 		if l.drivers.Load() > 0 {
@@ -101,7 +106,7 @@ func (l *Loop) yield() {
 // sharpenTimers makes the kernel end the sleeps of the progress goroutine's thread on time. By
 // default it adds up to 50 us, in which the link would be idle if packets wait for the backlog.
 func (l *Loop) sharpenTimers() {
-	if !l.attended || l.sharp { // the thread is not ours
+	if !l.attended || l.sharp || !l.kernel { // the thread is not ours
 		return
 	}
 	if l.loose {
