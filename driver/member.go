@@ -26,5 +26,21 @@ type Member interface {
 	Will(key uint32, frame []byte)
 }
 
+// Limits limit what a program may use of a device. 0 means no limit.
+type Limits struct {
+	QPs int `json:"qps,omitempty"` // queue pairs
+	MRs int `json:"mrs,omitempty"` // memory regions and windows
+	// Memory limits the bytes of registered memory, queues and queue pairs together.
+	Memory uint64 `json:"memory,omitempty"`
+	// Rate limits what is sent, in bytes of frames per second from the Ethernet header to the ICRC.
+	Rate uint64 `json:"rate,omitempty"`
+}
+
+// Limited is an optional interface of a Port whose node service limits the programs that use it.
+type Limited interface {
+	// Limits returns the limits, which do not change.
+	Limits() Limits
+}
+
 // MaxSlot is the largest slot of a Member. The QPN of multicast packets begins with 255.
 const MaxSlot = 254

@@ -129,8 +129,12 @@ func (e *Engine) ClassCounters() [NumClasses]ClassCounters {
 	return c
 }
 
-// initClasses sets the configuration of the classes.
-func (e *Engine) initClasses(config *[NumClasses]ClassConfig) error {
+// initClasses sets the configuration of the classes, and the rate of all together.
+func (e *Engine) initClasses(config *[NumClasses]ClassConfig, rate uint64) error {
+	if err := checkRate(rate, 0); err != nil {
+		return err
+	}
+	e.total.set(rate, 0)
 	for i := range config {
 		if err := config[i].Check(); err != nil {
 			return fmt.Errorf("class %d: %w", i, err)
@@ -138,7 +142,7 @@ func (e *Engine) initClasses(config *[NumClasses]ClassConfig) error {
 		e.queues[i].bucket.set(config[i].Rate, config[i].Burst)
 	}
 	e.config = *config
-	e.configured = config[0].Order != RoundRobin || config[0].Rate != 0
+	e.configured = config[0].Order != RoundRobin || config[0].Rate != 0 || rate != 0
 	return nil
 }
 

@@ -17,14 +17,15 @@ import (
 
 // classScheduler is the part of an Engine that serves QPs by class.
 type classScheduler struct {
-	classed    bool  // QPs are served by class: queues replaces serving and quantumLeft
-	configured bool  // the configuration of class 0 needs that
-	backlogged bool  // see SetBacklogged
-	midway     bool  // the last packet did not end its message
-	used       uint8 // classes with QPs, a bit set
-	ready      uint8 // classes whose queue is not empty
-	throttled  uint8 // classes without tokens
-	rated      int   // QPs with a rate
+	classed    bool   // QPs are served by class: queues replaces serving and quantumLeft
+	configured bool   // the configuration of class 0 needs that
+	backlogged bool   // see SetBacklogged
+	midway     bool   // the last packet did not end its message
+	used       uint8  // classes with QPs, a bit set
+	ready      uint8  // classes whose queue is not empty
+	throttled  uint8  // classes without tokens
+	rated      int    // QPs with a rate
+	total      bucket // of all classes together
 	// Counters.SentBytes before the packet that is being built
 	bytesBefore uint64
 	last        *QP // sent the last packet
@@ -152,9 +153,12 @@ func (e *Engine) begin(now Time, q *QP, c uint8) {
 	}
 }
 
-// hasTokens reports whether class and QP may send a packet now. If not, one of them waits.
+// hasTokens reports whether engine, class and QP may send a packet now. If not, one of them waits.
 func (e *Engine) hasTokens(now Time, q *QP, c uint8) bool {
 	cq := &e.queues[c]
+	if e.total.rate != 0 && !e.totalHasTokens(now, q) {
+		return false
+	}
 	if cq.bucket.rate == 0 && !q.hasRate() {
 		return true
 	}
@@ -176,6 +180,24 @@ func (e *Engine) hasTokens(now Time, q *QP, c uint8) bool {
 		}
 	}
 	return true
+}
+
+// totalHasTokens reports whether the rate of all classes together allows a packet of q now. If not,
+// all classes wait.
+func (e *Engine) totalHasTokens(now Time, q *QP) bool {
+	t := e.total.readyAt(now, q.maxFrameLen())
+	if t <= now {
+		return true
+	}
+	for c := range e.queues {
+		if e.throttled>>c&1 == 0 {
+			e.queues[c].resume = 0
+		}
+		e.queues[c].resume = max(e.queues[c].resume, t)
+	}
+	e.throttled = 1<<NumClasses - 1
+	e.forget(q)
+	return false
 }
 
 // maxFrameLen returns an upper bound for the length of the QP's frames up to the ICRC.
@@ -204,6 +226,9 @@ func (e *Engine) served(now Time, q *QP, b []byte, netLen int) {
 	e.classes[c].SentBytes += payload
 	if cq.bucket.rate != 0 {
 		cq.bucket.take(now, len(b)+bth.ICRCLen, q.maxFrameLen())
+	}
+	if e.total.rate != 0 {
+		e.total.take(now, len(b)+bth.ICRCLen, q.maxFrameLen())
 	}
 	if q.hasRate() {
 		q.cs.bucket.take(now, len(b)+bth.ICRCLen, q.maxFrameLen())

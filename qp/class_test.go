@@ -20,7 +20,13 @@ type classWorld struct {
 type classConfigs = [NumClasses]ClassConfig
 
 func newClassWorld(t testing.TB, configs classConfigs) *classWorld {
-	w := newWorld(t, 1, func(c *Config) { c.Classes = configs })
+	t.Helper()
+	return classWorldWith(t, func(c *Config) { c.Classes = configs })
+}
+
+func classWorldWith(t testing.TB, change func(*Config)) *classWorld {
+	t.Helper()
+	w := newWorld(t, 1, change)
 	return &classWorld{world: w, names: map[bth.QPN]string{}, peers: map[string]*QP{}}
 }
 

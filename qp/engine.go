@@ -39,6 +39,8 @@ type Config struct {
 	MaxReorderMemory int
 
 	Classes [NumClasses]ClassConfig // traffic classes
+	// Rate limits all classes together, in bytes per second as ClassConfig.Rate. 0 means no limit.
+	Rate uint64
 }
 
 // Engine owns queue pairs and runs their protocol. The package comment lists which methods may be
@@ -118,7 +120,7 @@ func NewEngine(c Config) (*Engine, error) {
 		return nil, errors.New("qp: Config.MRs and Config.Rand are required; set both")
 	}
 	if c.MaxQP == 0 {
-		c.MaxQP = defaultMaxQP
+		c.MaxQP = DefaultMaxQP
 	}
 	fixed := c.MaxWindow
 	if c.MaxWindow == 0 {
@@ -155,7 +157,7 @@ func NewEngine(c Config) (*Engine, error) {
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
 	e.meters.init()
 	e.growRunq()
-	if err := e.initClasses(&c.Classes); err != nil {
+	if err := e.initClasses(&c.Classes, c.Rate); err != nil {
 		return nil, err
 	}
 	for id := range e.lists {

@@ -25,7 +25,7 @@ const (
 	GRHLen        = 40        // bytes before the payload of every UD receive (IBA 11.4.1.2)
 	maxPSNCount   = 1 << 23   // half of the PSN space: the limit of packets in flight
 	atomicLen     = 8         // bytes of an atomic operand
-	defaultMaxQP  = 1 << 16   // QPs of an engine
+	DefaultMaxQP  = 1 << 16   // QPs of an engine
 	maxMaxQP      = 1 << 20   // limit of Config.MaxQP
 	eventRing     = 1 << 10   // asynchronous events kept until polled
 	psnMask       = 1<<24 - 1 // the low 24 bits of a packet count

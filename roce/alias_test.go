@@ -14,7 +14,7 @@ import (
 // notForPrograms are the exported constants and errors of the packages below that no program needs:
 // parameters of the engine, and errors that this package replaces.
 var notForPrograms = map[string][]string{
-	"qp": {"Never", "MinBuffer", "AckNever", "RNRInfinite", "DefaultWindow", "PrefetchLines",
+	"qp": {"Never", "MinBuffer", "AckNever", "DefaultMaxQP", "RNRInfinite", "DefaultWindow", "PrefetchLines",
 		"DefaultReorderMemory", "NumRTTBuckets"},
 	"mr": {"DefaultMax*", "LimitMaxMR", "ErrConfig", "ErrBusy", "ErrClosed", "ErrPD", "ErrQP",
 		"ErrKey", "OK", "BadKey", "WrongPD", "Bounds", "Denied", "WrongQP", "NotYet", "Failed",

@@ -57,6 +57,7 @@ var commonLimit = sync.OnceValue(func() uint64 {
 	return limit - limit/defaultShare
 })
 
+// newBudget returns a budget of limit bytes; 0: that of all devices without a limit of their own.
 func newBudget(limit uint64) budget {
 	if limit == 0 {
 		return budget{account: &common, limit: commonLimit()}
@@ -77,8 +78,7 @@ func (b *budget) take(n int, what string) error {
 		}
 	}
 	if !ok {
-		return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d",
-			ErrNoMemory, b.limit, used, what, n)
+		return b.refuse(used, n, what)
 	}
 	if err := probe(n); err != nil {
 		b.give(n)
@@ -86,6 +86,12 @@ func (b *budget) take(n int, what string) error {
 			ErrNoMemory, what, n, err)
 	}
 	return nil
+}
+
+// refuse returns the error for what needs n bytes while used bytes are in use.
+func (b *budget) refuse(used uint64, n int, what string) error {
+	return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d", ErrNoMemory,
+		b.limit, used, what, n)
 }
 
 // reserve takes n bytes if they are free. It returns how many were in use.

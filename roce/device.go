@@ -59,6 +59,7 @@ type Device struct {
 	qps    map[*QP]*slab
 	slab   *slab // the slab of the next QP
 	mem    budget
+	limits Limits
 	huge   hugePages
 	iovas  iovaCounter // in use if runs are reproducible
 	window int         // of prefetching
@@ -191,7 +192,11 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
-	d.mem = newBudget(c.maxMemory)
+	if err := c.applyLimits(port); err != nil {
+		return nil, err
+	}
+	d.limits = c.limits
+	d.mem = newBudget(lower(c.maxMemory, d.limits.Memory))
 	if c.clock != nil || c.rand != nil {
 		d.iovas.next = firstIOVA
 	}
@@ -230,7 +235,7 @@ func build(port driver.Port, c *config) (*Device, error) {
 	numbers := d.service.joinedBy(port, c.host)
 	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
-		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine()}
+		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate}
 	for i := range c.classes {
 		engine.Classes[i] = c.classes[i].engine()
 	}

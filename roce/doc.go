@@ -153,7 +153,7 @@
 //   - gid.go, watch.go, multicast.go: addresses, changes of addresses and neighbors, groups
 //   - prefetch.go, huge.go, huge_unsafe.go, layout_unsafe.go: many QPs and regions in caches and
 //     the TLB
-//   - budget.go, rand.go: limits of memory, random numbers
+//   - budget.go, limits.go, rand.go: limits of memory, of all resources, random numbers
 //   - inside.go: engine objects for package internal/uverbs
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs

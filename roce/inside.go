@@ -48,6 +48,8 @@ func init() {
 	inside.ProgramName = func(name string) any {
 		return Option(func(c *config) { c.program = name })
 	}
+	inside.Charge = func(d any, n int, what string) error { return d.(*Device).charge(n, what) }
+	inside.Discharge = func(d any, n int) { d.(*Device).discharge(n) }
 	inside.Report = func(d any, maxQPs int) []byte { return d.(*Device).reportJSON(maxQPs) }
 	inside.HandleConn = func(d any, comm cm.CommID, gids bth.GIDPair, path *Path,
 		h inside.CMHandler) {

@@ -266,8 +266,16 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 		return nil, err
 	}
 	c := d.mrOptions(mem, access, opts)
+	outside := 0 // bytes of memory that AllocMR has not allocated
+	if own == nil {
+		outside = len(mem)
+	}
+	if err := d.charge(outside, "registered memory"); err != nil {
+		return nil, err
+	}
 	err := d.mem.take(mrBytes, "a memory region")
 	if err != nil {
+		d.discharge(outside)
 		return nil, err
 	}
 	var inner *mr.MR
@@ -281,6 +289,7 @@ func (p *PD) register(mem, own []byte, access Access, opts []MROption) (*MR, err
 	}
 	if err != nil {
 		d.mem.give(mrBytes)
+		d.discharge(outside)
 		return nil, fmt.Errorf("roce: register %d bytes: %w", len(mem), err)
 	}
 	m := &MR{region: region{inner}, pd: p, own: own}
@@ -310,6 +319,9 @@ func (m *MR) kill() error {
 	delete(m.pd.dev.mems, m)
 	m.pd.remove(m)
 	m.pd.dev.mem.give(mrBytes)
+	if m.own == nil {
+		m.pd.dev.discharge(m.Len())
+	}
 	return nil
 }
 

@@ -237,6 +237,7 @@ type config struct {
 	dcqcn      DCQCN
 	prefetch   *int // nil: the default
 	maxMemory  uint64
+	limits     Limits
 	network    driver.Network
 	features   Features
 	congestion CongestionControl

@@ -88,6 +88,11 @@ var (
 	// instead of that of this program.
 	ProgramName func(name string) any
 
+	// Charge counts n bytes of memory that a *roce.Device does not know for its limit, or returns
+	// roce.ErrNoMemory. Discharge must be called when the memory is free again.
+	Charge    func(device any, n int, what string) error
+	Discharge func(device any, n int)
+
 	// Report returns the state of a *roce.Device and of at most maxQPs of its queue pairs as JSON.
 	// Package internal/status decodes it. It costs a round trip to the device's thread for each 64
 	// QPs.

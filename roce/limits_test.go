@@ -1,0 +1,80 @@
+package roce
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/loopback"
+)
+
+// limitedPort is a port whose node service limits its programs.
+type limitedPort struct {
+	driver.Port
+	limits driver.Limits
+}
+
+func (p limitedPort) Limits() driver.Limits { return p.limits }
+func (p limitedPort) Unwrap() driver.Port   { return p.Port }
+
+// The lower one of each limit counts: that of the program or that of the service.
+func TestLimitsOfPort(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	port := limitedPort{link.Port(0), driver.Limits{QPs: 2, MRs: 7, Memory: 1 << 30, Rate: 1e9}}
+	d, err := New(port, WithProgress(Manual), WithExpert(Expert{MaxQP: 100, MaxMR: 90}),
+		WithLimits(Limits{QPs: 9, Rate: 2e9}), WithLimits(Limits{MRs: 3, Memory: 1 << 20}))
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	if got, want := d.Limits(), (Limits{QPs: 2, MRs: 3, Memory: 1 << 20, Rate: 1e9}); got != want {
+		t.Errorf("Limits() = %+v, want %+v", got, want)
+	}
+	e := newEnd(t, d, rigConfig{depth: 1, mem: 64})
+	_, err = d.CreateQP(e.pd, QPConfig{SendCQ: e.cq})
+	must(t, err)
+	if _, err := d.CreateQP(e.pd, QPConfig{SendCQ: e.cq}); !errors.Is(err, ErrTooManyQPs) {
+		t.Errorf("a third QP: %v, want ErrTooManyQPs", err)
+	}
+	for range 2 {
+		_, err := e.pd.RegisterMR(make([]byte, 64), LocalWrite)
+		must(t, err)
+	}
+	if _, err := e.pd.RegisterMR(make([]byte, 64), LocalWrite); !errors.Is(err, ErrTooMany) {
+		t.Errorf("a fourth MR: %v, want ErrTooMany", err)
+	}
+}
+
+// Registered memory counts for the limit of the memory, and no longer after Close.
+func TestMemoryLimit(t *testing.T) {
+	const limit, size = 8 << 20, 3 << 20
+	link := newLink(t, loopback.Config{})
+	d := newDevice(t, link, 0, WithProgress(Manual), WithLimits(Limits{Memory: limit}))
+	pd, err := d.AllocPD()
+	must(t, err)
+	mem := make([]byte, size)
+	for range 5 {
+		a, err := pd.RegisterMR(mem, LocalWrite)
+		must(t, err)
+		b, err := pd.AllocMR(size, LocalWrite)
+		must(t, err)
+		if _, err := pd.RegisterMR(mem, LocalWrite); !errors.Is(err, ErrNoMemory) {
+			t.Fatalf("9 MiB: %v, want ErrNoMemory", err)
+		}
+		if _, err := pd.RegisterMR(mem[:64], RemoteWrite); !errors.Is(err, ErrMemoryAccess) {
+			t.Fatalf("RegisterMR() without LocalWrite: %v, want ErrMemoryAccess", err)
+		}
+		must(t, a.Close())
+		must(t, b.Close())
+	}
+	if used := d.mem.used.Load() - d.mem.garbage.Load(); used != 0 {
+		t.Errorf("%d bytes are in use without a region", used)
+	}
+}
+
+func TestLimitsOutOfRange(t *testing.T) {
+	for _, l := range []Limits{{QPs: -1}, {MRs: -1}, {Rate: MinRate - 1}, {Rate: MaxRate + 1}} {
+		link := newLink(t, loopback.Config{})
+		if d, err := New(link.Port(0), WithLimits(l)); !errors.Is(err, ErrInvalid) {
+			t.Errorf("New() with %+v: %v, %v, want ErrInvalid", l, d, err)
+		}
+	}
+}
