@@ -8,6 +8,6 @@
 //   - transport.go: the flags about lost packets and congestion
 //   - class.go: the flags about traffic classes
 //   - peer.go: finding the peer and the interface that leads to it
-//   - confine.go: dropping the privileges of servers
+//   - confine.go, limits.go: dropping the privileges of servers; limits of programs
 //   - watch.go: noticing that the interface was removed
 package device

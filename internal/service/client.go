@@ -23,6 +23,7 @@ type client struct {
 	w       *wire
 	path    string
 	slot    uint8
+	limits  driver.Limits
 	mads    int
 	changed chan struct{}
 	done    chan struct{} // closed when the connection has ended
@@ -85,6 +86,12 @@ func open(path string, o *JoinOptions) (*client, error) {
 	}
 	if err == nil && (m.State == nil || m.Slot == 0 || m.Slot > driver.MaxSlot || fd < 0) {
 		err = errProtocol
+	}
+	if l := m.Limits; err == nil && l != nil {
+		if l.QPs < 0 || l.MRs < 0 {
+			err = errProtocol
+		}
+		c.limits = *l
 	}
 	if err == nil && o.SameNet {
 		err = sameNet(m.Net, o.NetNS)

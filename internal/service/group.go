@@ -93,11 +93,15 @@ func (g *group) undo() {
 
 // open opens a socket for a slot in the network namespace of the calling thread. The descriptor
 // belongs to the group.
-func (g *group) open(slot uint8, index int) (fd int, err error) {
+func (g *group) open(slot uint8, index int, rate uint64) (fd int, err error) {
 	// With the filter before the address, the socket never has packets of others, also if a member
 	// has detached the program that selects sockets.
-	l, err := udpmsg.ListenWith(g.addr, index, true,
-		func(fd int) error { return restrict(fd, slot) })
+	l, err := udpmsg.ListenWith(g.addr, index, true, func(fd int) error {
+		if err := pace(fd, rate); err != nil {
+			return err
+		}
+		return restrict(fd, slot)
+	})
 	if err != nil {
 		return -1, err
 	}
@@ -106,6 +110,16 @@ func (g *group) open(slot uint8, index int) (fd int, err error) {
 		return -1, err
 	}
 	return l.FD, nil
+}
+
+// pace limits the rate of a socket, bytes per second; 0: no limit. Only the queueing discipline fq
+// obeys. The kernel never raises the rate again, so that the program cannot. It is higher than that
+// at which the member itself sends, so that packets do not wait in fq.
+func pace(fd int, rate uint64) error {
+	if rate == 0 {
+		return nil
+	}
+	return unix.SetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_MAX_PACING_RATE, rate+rate/8)
 }
 
 // find returns the open socket of a slot, or nil.

@@ -113,7 +113,7 @@ func TestGroup(t *testing.T) {
 				t.Fatal(err)
 			}
 		default:
-			fd, err := g.open(slot, 1)
+			fd, err := g.open(slot, 1, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

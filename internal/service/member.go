@@ -31,7 +31,10 @@ type MemberPort struct {
 	c *client
 }
 
-var _ driver.Member = (*MemberPort)(nil)
+var (
+	_ driver.Member  = (*MemberPort)(nil)
+	_ driver.Limited = (*MemberPort)(nil)
+)
 
 // Join joins the service whose socket is at a path. The error wraps ErrNone if no service answers,
 // ErrOtherNet, ErrRefused with the reason, or driver.ErrNoAddress if the service does not have the
@@ -74,6 +77,9 @@ func sameNet(cookie uint64, ns int) (err error) {
 
 // Slot implements driver.Member.
 func (p *MemberPort) Slot() uint8 { return p.c.slot }
+
+// Limits implements driver.Limited.
+func (p *MemberPort) Limits() driver.Limits { return p.c.limits }
 
 // Listen implements driver.Member.
 func (p *MemberPort) Listen(id, mask uint64) error {

@@ -159,7 +159,7 @@ func (s *Server) openSocket(slot uint8, a netip.Addr) (fd int, err error) {
 		return -1, refuse("it has a socket of %v", a)
 	}
 	err = s.port.InNamespace(func() error {
-		fd, err = g.open(slot, s.index)
+		fd, err = g.open(slot, s.index, s.options.Limits.Rate)
 		return err
 	})
 	if err != nil {

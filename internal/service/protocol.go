@@ -18,6 +18,9 @@ const (
 	// MaxStatus is the size of the largest status of a service, bytes.
 	MaxStatus = 16 << 20
 
+	// DefaultPerUser is the default of Options.PerUser.
+	DefaultPerUser = 64
+
 	version = 1
 
 	maxConns      = 512            // connections to the unix socket
@@ -28,7 +31,6 @@ const (
 	maxWills      = 4096
 	maxFrame      = 512 // of a will, bytes
 	maxName       = 64  // bytes of the name of a program
-	defaultUser   = 64  // members of a user
 	joinPatience  = 5 * time.Second
 	writePatience = time.Second
 )
@@ -83,11 +85,12 @@ type message struct {
 	Key     uint32     `json:"key,omitempty"`     // will
 	Frame   []byte     `json:"frame,omitempty"`   // will
 
-	Slot  uint8       `json:"slot,omitempty"` // response to join
-	Net   uint64      `json:"net,omitempty"`  // response to join: cookie of the network namespace
-	State *netState   `json:"state,omitempty"`
-	Hop   *driver.Hop `json:"hop,omitempty"`
-	Size  int         `json:"size,omitempty"` // of a memory file
+	Slot   uint8          `json:"slot,omitempty"` // response to join
+	Net    uint64         `json:"net,omitempty"`  // response to join: cookie of the namespace
+	State  *netState      `json:"state,omitempty"`
+	Limits *driver.Limits `json:"limits,omitempty"` // response to join
+	Hop    *driver.Hop    `json:"hop,omitempty"`
+	Size   int            `json:"size,omitempty"` // of a memory file
 }
 
 // netState describes the network.

@@ -53,7 +53,12 @@ func newHost(t *testing.T, addrs ...netip.Addr) *host {
 
 func newHostOn(t *testing.T, p *udp.Port) *host {
 	t.Helper()
-	s, err := service.New(filepath.Join(t.TempDir(), "s"), service.Options{})
+	return newHostWith(t, p, service.Options{})
+}
+
+func newHostWith(t *testing.T, p *udp.Port, o service.Options) *host {
+	t.Helper()
+	s, err := service.New(filepath.Join(t.TempDir(), "s"), o)
 	must(t, err)
 	must(t, s.Start(p))
 	d, err := roce.New(p, inside.Host(s).(roce.Option))

@@ -21,9 +21,10 @@ import (
 
 // Options configure a Server. The zero value suits most users.
 type Options struct {
-	Mode    fs.FileMode // of the socket; 0: 0600
-	Group   int         // owner of the socket; 0: the group of the process
-	PerUser int         // largest number of members of a user; 0: 64
+	Mode    fs.FileMode   // of the socket; 0: 0600
+	Group   int           // owner of the socket; 0: the group of the process
+	PerUser int           // largest number of members of a user; 0: DefaultPerUser
+	Limits  driver.Limits // of each member
 }
 
 // Server is a node service. All methods are safe for concurrent use, except Start.
@@ -72,7 +73,7 @@ var _ driver.Member = (*Server)(nil)
 // path.
 func New(path string, o Options) (*Server, error) {
 	if o.PerUser == 0 {
-		o.PerUser = defaultUser
+		o.PerUser = DefaultPerUser
 	}
 	if o.Mode == 0 {
 		o.Mode = 0o600

@@ -177,7 +177,7 @@ func (n *session) join(m, r *message) (mads int, err error) {
 	if mads, err = n.s.join(n); err != nil {
 		return -1, err
 	}
-	r.Slot, r.State, r.Net = n.slot, &st, n.s.cookie
+	r.Slot, r.State, r.Net, r.Limits = n.slot, &st, n.s.cookie, &n.s.options.Limits
 	_ = n.w.c.SetReadDeadline(time.Time{})
 	return mads, nil
 }
@@ -242,7 +242,8 @@ func (n *session) socket(a netip.Addr) (fd int, keep bool, err error) {
 // openGroup opens a socket of a multicast group.
 func (s *Server) openGroup(a netip.Addr) (fd int, err error) {
 	err = s.port.InNamespace(func() error {
-		l, err := udpmsg.Listen(a, s.index, false)
+		l, err := udpmsg.ListenWith(a, s.index, false,
+			func(fd int) error { return pace(fd, s.options.Limits.Rate) })
 		fd = l.FD
 		return err
 	})

@@ -92,7 +92,9 @@ func (d *Device) Open(pid int) (*Context, error) {
 		return nil, fmt.Errorf("uverbs: %d programs or open files use the device; the limit is %d",
 			len(d.contexts), maxContexts)
 	}
-	f, err := newFile(maxRings)
+	f, err := newFile(maxRings,
+		func(n int) error { return inside.Charge(d.dev, n, "a queue of the program") },
+		func(n int) { inside.Discharge(d.dev, n) })
 	if err != nil {
 		return nil, err
 	}

@@ -198,7 +198,7 @@ func TestDrainOnce(t *testing.T) {
 	var contexts [2]*Context
 	var files [2]int // as programs have them open: a write to the memfd itself is no event
 	for i := range contexts {
-		f, err := newFile(maxRings)
+		f, err := newFile(maxRings, unlimited, func(int) {})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -238,7 +238,7 @@ func TestDrainScanned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.close()
-	f, err := newFile(maxRings)
+	f, err := newFile(maxRings, unlimited, func(int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,3 +269,6 @@ func readable(fd int) bool {
 	n, err := unix.Poll(p, 0)
 	return n > 0 && err == nil
 }
+
+// unlimited allows a file any memory.
+func unlimited(int) error { return nil }

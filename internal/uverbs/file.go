@@ -20,9 +20,12 @@ type file struct {
 	size int64           // bytes in use or free
 	free map[int][]int64 // offsets of free parts by their size
 	max  int64           // limit of size
+
+	charge    func(n int) error // counts memory that is about to be used
+	discharge func(n int)
 }
 
-func newFile(limit int64) (*file, error) {
+func newFile(limit int64, charge func(n int) error, discharge func(n int)) (*file, error) {
 	fd, err := unix.MemfdCreate("uverbs", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
 		return nil, fmt.Errorf("uverbs: create the memory of rings: %w", err)
@@ -37,7 +40,8 @@ func newFile(limit int64) (*file, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("uverbs: seal the memory of rings: %w", err)
 	}
-	return &file{fd: fd, free: map[int][]int64{}, max: limit}, nil
+	return &file{fd: fd, free: map[int][]int64{}, max: limit, charge: charge,
+		discharge: discharge}, nil
 }
 
 // part is a mapped part of a file.
@@ -47,8 +51,16 @@ type part struct {
 }
 
 // alloc maps a part of n bytes, which are zero.
-func (f *file) alloc(n int) (part, error) {
+func (f *file) alloc(n int) (p part, err error) {
 	size := (n + ringAlign - 1) &^ (ringAlign - 1)
+	if err := f.charge(size); err != nil {
+		return part{}, err
+	}
+	defer func() {
+		if err != nil {
+			f.discharge(size)
+		}
+	}()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var off int64
@@ -75,6 +87,7 @@ func (f *file) alloc(n int) (part, error) {
 func (f *file) release(p part) {
 	size := (len(p.mem) + ringAlign - 1) &^ (ringAlign - 1)
 	_ = unix.Munmap(p.mem)
+	f.discharge(size)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_ = unix.Fallocate(f.fd, unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, p.off, int64(size))

@@ -44,17 +44,22 @@ const (
 
 func (c *Context) putDevice(e *abi.Encoder) {
 	guid := c.dev.NodeGUID()
+	limits := c.dev.dev.Limits()
+	qps, mrs, size := uint32(min(maxQPs, limits.QPs)), uint32(min(maxMRs, limits.MRs)),
+		uint64(maxMRSize)
+	if limits.Memory > 0 {
+		size = min(size, limits.Memory)
+	}
 	e.U64(1 << 32) // firmware version 1.0.0
 	e.Bytes(guid[:])
 	e.Bytes(guid[:])
-	e.U64(maxMRSize)
+	e.U64(size)
 	e.U64(pageSizes)
-	e.U32(vendorID, 0, 1, maxQPs, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs,
-		maxMRs,
-		maxObjects)
-	e.U32(qp.MaxRdAtomic, 0, maxQPs*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
-	e.U32(atomicHCA, 0, 0, maxMRs, 0, 0)
-	e.U32(maxMcast, maxQPs, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
+	e.U32(vendorID, 0, 1, qps, maxQueue, deviceCaps, qp.MaxSGE, qp.MaxSGE, maxObjects, maxCQEs,
+		mrs, maxObjects)
+	e.U32(qp.MaxRdAtomic, 0, qps*qp.MaxRdAtomic, qp.MaxRdAtomic, 0) // RD atomics
+	e.U32(atomicHCA, 0, 0, mrs, 0, 0)
+	e.U32(maxMcast, qps, maxMcast*16, maxAHs, 0, 0, maxSRQs, maxQueue, qp.MaxSGE)
 	e.U16(uint16(len(c.dev.dev.PKeys())))
 	e.U8(ackDelay, 1, 0, 0, 0, 0)
 }

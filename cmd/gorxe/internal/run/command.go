@@ -18,6 +18,7 @@ type flags struct {
 	faults faults
 	trace  bool
 	stats  bool
+	limits device.Limits
 	socket string // of the node service; service.NoSocket: none; "": the standard one
 }
 
@@ -90,6 +91,7 @@ device sends.`,
 	fs.Var(&f.device.Datapath, "port", fs.Lookup("datapath").Usage)
 	_ = fs.MarkHidden("port") // a second name of --datapath
 	f.faults.register(fs)
+	f.limits.Register(fs, "the program")
 	fs.StringVar(&f.socket, "socket", "", "socket of the node service to join, or none: do not share "+
 		"the addresses with other programs (default: that of the interface)")
 	fs.BoolVar(&f.trace, "trace", false, "print a line for each verbs call on stderr")

@@ -43,7 +43,8 @@ func (f *flags) run(ctx context.Context, path string, args []string, diag io.Wri
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.faults.close()) }()
-	opts = append(opts, inside.ProgramName(filepath.Base(path)).(roce.Option))
+	opts = append(opts, inside.ProgramName(filepath.Base(path)).(roce.Option),
+		roce.WithLimits(f.limits.Value()))
 	dev, err := f.open(ctx, diag, opts)
 	if err != nil {
 		return 0, err

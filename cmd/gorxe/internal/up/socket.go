@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/inside"
@@ -23,6 +24,9 @@ type node struct {
 	path  string // "": the standard path
 	mode  socketMode
 	group string
+
+	limits  device.Limits
+	perUser cli.Int // programs
 
 	server *service.Server // nil: other programs cannot join
 	why    string          // of a nil server, if it is not wanted so
@@ -37,6 +41,9 @@ func (n *node) register(fs *pflag.FlagSet) {
 		"interface; such as 0666 for all users")
 	fs.StringVar(&n.group, "socket-group", "", "group of the socket: NAME or GID, with --socket-mode "+
 		"0660 (default: that of the process)")
+	n.limits.Register(fs, "each program that joins")
+	n.perUser = cli.Int{N: service.DefaultPerUser, Min: 1, Max: driver.MaxSlot}
+	fs.Var(&n.perUser, "user-programs", "largest number of programs of a user that join")
 }
 
 // open opens the device and starts the node service. If the service at the standard path cannot be
@@ -70,7 +77,8 @@ func (n *node) start(f *device.Flags, gid int) (*roce.Device, error) {
 	if path == "" {
 		path = service.DefaultPath(f.Iface)
 	}
-	s, err := service.New(path, service.Options{Mode: fs.FileMode(n.mode), Group: gid})
+	s, err := service.New(path, service.Options{Mode: fs.FileMode(n.mode), Group: gid,
+		PerUser: n.perUser.N, Limits: driver.Limits(n.limits.Value())})
 	if err != nil {
 		return nil, err
 	}
