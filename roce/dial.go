@@ -31,6 +31,7 @@ var rejectHints = map[RejectReason]string{
 	RejectNoListener: ": no listener on that port",
 	RejectStale:      ": the peer considers this QP connected already: use a new one",
 	RejectConsumer:   ": refused by the application; PrivateData may say why",
+	cm.ReasonTimeout: ": the peer has stopped waiting for this side: dial again",
 }
 
 // RejectError is a refused connection request. It matches ErrRefused.

@@ -303,7 +303,7 @@ func override[T comparable](to *T, v T) {
 // QPConfig describes the queue pair that CreateQP creates. The zero value suits most programs.
 type QPConfig struct {
 	Type   QPType // RC by default
-	SendCQ *CQ    // nil: a CQ of the QP's own, which QP.SendCQ returns
+	SendCQ *CQ    // nil: a CQ of the QP's own, which QP.SendCQ returns until QP.Close
 	RecvCQ *CQ    // nil: the CQ of sends
 	SRQ    *SRQ   // nil: the QP has its own receive queue
 

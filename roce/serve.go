@@ -63,8 +63,9 @@ type ServeConfig struct {
 	// with RejectNoResources. 0: DefaultMaxConns, DefaultMaxConnsPerPeer; negative: no limit.
 	MaxConns, MaxConnsPerPeer int
 	// MaxPending limits the number of connections that are being established. If it is reached, a
-	// new request replaces the oldest one of the peer that has the most, so forged requests, whose
-	// connections are never established, do not block peers. 0: DefaultMaxPending.
+	// new request waits, and after 1 s replaces the oldest one of the peer that has the most, so
+	// forged requests, whose connections are never established, do not block peers. In a flood of
+	// them, it waits only for 50 ms. 0: DefaultMaxPending.
 	MaxPending int
 
 	// Go starts a goroutine. Nil: the go statement. For virtual time: loopback.Sim.Go.
@@ -163,16 +164,15 @@ func newServer(l *Listener, c ServeConfig, h Handler) (*server, error) {
 // admit starts the goroutine of a request, or refuses it.
 func (s *server) admit(ctx context.Context, r *Request) {
 	ctx, stop := context.WithCancelCause(ctx)
-	release := func() {}
+	var slot *halfopen.Slot // nil in virtual time
 	peer := r.RemoteAddr().Addr()
 	if !s.dev.virtual {
-		slot, err := s.slots.Take(ctx, peer, stop)
-		if err != nil { // Serve ends
+		var err error
+		if slot, err = s.slots.Take(ctx, peer, stop); err != nil { // Serve ends
 			stop(nil)
 			_ = r.RejectWith(RejectNoResources, nil)
 			return
 		}
-		release = slot.Release
 	}
 	s.mu.Lock()
 	ok := s.shares.Take(peer, 1)
@@ -181,7 +181,7 @@ func (s *server) admit(ctx context.Context, r *Request) {
 	}
 	s.mu.Unlock()
 	if !ok {
-		release()
+		slot.Release()
 		stop(nil)
 		_ = r.RejectWith(RejectNoResources, nil)
 		return
@@ -189,8 +189,8 @@ func (s *server) admit(ctx context.Context, r *Request) {
 	s.c.Go(func() {
 		defer s.ended(peer)
 		defer stop(nil)
-		defer release()
-		s.serve(ctx, r, release)
+		defer slot.Release()
+		s.serve(ctx, r, slot)
 	})
 }
 
@@ -226,7 +226,7 @@ func (s *server) wait() {
 }
 
 // serve serves one request.
-func (s *server) serve(ctx context.Context, r *Request, established func()) {
+func (s *server) serve(ctx context.Context, r *Request, slot *halfopen.Slot) {
 	pd, q, err := s.create(r)
 	if err != nil {
 		s.refuse(r, err)
@@ -244,11 +244,13 @@ func (s *server) serve(ctx context.Context, r *Request, established func()) {
 		defer s.c.Done(q)
 	}
 	c, err := s.accept(ctx, r, q, o)
-	established()
 	if err != nil {
+		slot.Release()
 		s.refuse(r, err)
 		return
 	}
+	slot.Keep()
+	slot.Release()
 	defer c.Close()
 	ctx, cancel := c.Context(ctx)
 	defer cancel()

@@ -12,9 +12,13 @@ import (
 )
 
 const (
-	// MinTime is how long a peer may take to confirm its connection before a newer request can
-	// replace its own.
+	// MinTime and MaxTime limit the patience of Slots: how long a peer may take to confirm its
+	// connection before a newer request can replace its own. Hundreds of honest peers that connect
+	// to a busy machine at once may need much longer than MinTime.
 	MinTime = 50 * time.Millisecond
+	MaxTime = time.Second
+	// calmTime is how long after the latest replacement the patience is MaxTime again.
+	calmTime = 10 * time.Second
 	// share is the fraction of the slots that one prefix (limit.Prefix) may keep for longer than
 	// MinTime.
 	share = 4
@@ -37,6 +41,9 @@ type Slots struct {
 	// ending is the number of replaced requests whose slots are not free yet.
 	ending   int
 	replaced time.Time // the latest of them
+	// patience is MaxTime at first. Each replacement reduces it, because the request may have been
+	// forged, and each late confirmation raises it, because peers are slow.
+	patience time.Duration
 }
 
 // group counts the requests of one prefix in Slots.open.
@@ -45,7 +52,7 @@ type group struct {
 	n      int
 }
 
-// Slot is the slot of one request. Its methods may be called several times.
+// Slot is the slot of one request. Its methods may be called several times, and on a nil Slot.
 type Slot struct {
 	of    *Slots
 	from  *group
@@ -58,11 +65,13 @@ type Slot struct {
 // New returns n slots, at least one.
 func New(n int) *Slots {
 	n = max(n, 1)
-	return &Slots{max: n, taken: make(chan struct{}, n), by: map[netip.Prefix]*group{}}
+	return &Slots{max: n, taken: make(chan struct{}, n), by: map[netip.Prefix]*group{},
+		patience: MaxTime}
 }
 
 // Take waits for a slot for a request of peer. If there is none, it replaces the oldest request of
-// the prefix that has the most, after MinTime: it calls the stop of that request with ErrReplaced.
+// the prefix that has the most, after MinTime to MaxTime: it calls the stop of that request with
+// ErrReplaced.
 // The slot becomes free when its owner calls Release, which it should do soon. Take fails only if
 // ctx ends.
 func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCauseFunc) (
@@ -114,7 +123,7 @@ func (s *Slots) replaceOwn(prefix netip.Prefix) {
 	if g == nil || g.n < s.share() {
 		return
 	}
-	if o := s.oldest(g.n, g); time.Since(o.since) >= MinTime {
+	if o := s.oldest(g.n, g); time.Since(o.since) >= s.allowed() {
 		s.replace(o)
 	}
 }
@@ -138,11 +147,19 @@ func (s *Slots) replaceAny() time.Duration {
 		}
 	}
 	o := s.oldest(most, nil)
-	if age := time.Since(o.since); age < MinTime {
-		return MinTime - age
+	if wait := s.allowed() - time.Since(o.since); wait > 0 {
+		return min(wait, MinTime) // the patience may become shorter meanwhile
 	}
 	s.replace(o)
 	return MinTime
+}
+
+// allowed returns the time that a peer has at least. The caller holds mu.
+func (s *Slots) allowed() time.Duration {
+	if time.Since(s.replaced) >= calmTime {
+		s.patience = MaxTime
+	}
+	return s.patience
 }
 
 // oldest returns the oldest request of a prefix that has n, which is g unless g is nil. There must
@@ -161,32 +178,50 @@ func (s *Slots) share() int { return max(1, s.max/share) }
 func (s *Slots) replace(o *Slot) {
 	o.stop(ErrReplaced)
 	s.remove(o)
+	s.patience = max(s.allowed()*3/4, MinTime)
 	o.ended, s.replaced = true, time.Now()
 	s.ending++
 }
 
-// remove removes o from the requests that can be replaced. The caller holds mu.
-func (s *Slots) remove(o *Slot) {
+// remove removes o from the requests that can be replaced, and reports whether it was one of them.
+// The caller holds mu.
+func (s *Slots) remove(o *Slot) bool {
 	i := slices.Index(s.open, o)
 	if i < 0 {
-		return
+		return false
 	}
 	s.open = slices.Delete(s.open, i, i+1)
 	if o.from.n--; o.from.n == 0 {
 		delete(s.by, o.from.prefix)
 	}
+	return true
 }
 
-// Keep ends the possibility that the request is replaced. Its slot remains taken.
+// Keep tells that the peer has confirmed the connection: the request can no longer be replaced. Its
+// slot remains taken.
 func (o *Slot) Keep() {
-	o.of.mu.Lock()
-	o.of.remove(o)
-	o.of.mu.Unlock()
+	if o == nil {
+		return
+	}
+	s := o.of
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.remove(o) {
+		return
+	}
+	if target := min(4*time.Since(o.since), MaxTime); target > s.patience {
+		s.patience += (target - s.patience) / 4
+	}
 }
 
 // Release frees the slot.
 func (o *Slot) Release() {
-	o.Keep()
+	if o == nil {
+		return
+	}
+	o.of.mu.Lock()
+	o.of.remove(o)
+	o.of.mu.Unlock()
 	o.once.Do(func() {
 		<-o.of.taken
 		o.of.mu.Lock()

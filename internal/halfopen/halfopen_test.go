@@ -59,7 +59,7 @@ func (r *requests) empty() {
 // Requests come one after the other, without a pause except where the table has one. The last one
 // waits, and the table tells which request it replaces. The first letter of a name is the prefix.
 func TestReplacement(t *testing.T) {
-	const pause = "+" // MinTime passes
+	const pause = "+" // MaxTime passes
 	for _, c := range []struct {
 		name     string
 		slots    int
@@ -70,10 +70,10 @@ func TestReplacement(t *testing.T) {
 	}{
 		{"free slot", 4, []string{"a", "b", "c", "d"}, nil, "", 0},
 		{"oldest", 2, []string{"a", "b", pause, "c"}, nil, "a", 0},
-		{"too early", 2, []string{"a", "b", "c"}, nil, "a", MinTime},
+		{"too early", 2, []string{"a", "b", "c"}, nil, "a", MaxTime},
 		{"prefix with the most", 4, []string{"a", "b1", "b2", "c", pause, "d"}, nil, "b1", 0},
 		{"newer ones of that prefix", 4, []string{"a", pause, "b1", "b2", "c", "d"}, nil, "b1",
-			MinTime},
+			MaxTime},
 		{"oldest of several with the most", 5, []string{"a", "b1", "c1", "c2", "b2", pause, "d"}, nil,
 			"b1", 0},
 		{"not a kept one", 3, []string{"a", "b", "c", pause, "d"}, []string{"a"}, "b", 0},
@@ -90,7 +90,7 @@ func TestReplacement(t *testing.T) {
 				var wait time.Duration
 				for i, name := range c.requests {
 					if name == pause {
-						time.Sleep(MinTime)
+						time.Sleep(MaxTime)
 						continue
 					}
 					if i == len(c.requests)-1 {
@@ -177,7 +177,7 @@ func TestSlowRelease(t *testing.T) {
 				t.Fatal(err)
 			}
 			slots[i] = s
-			time.Sleep(MinTime)
+			time.Sleep(MaxTime)
 		}
 		if d := r.take("c"); d != releaseTime || fmt.Sprint(ended) != "[0 1]" {
 			t.Errorf("Take() waits %v and replaces %v, want %v and [0 1]", d, ended, releaseTime)
@@ -217,6 +217,70 @@ func TestFlood(t *testing.T) {
 			s.Release()
 		}
 		r.empty()
+	})
+}
+
+// Many honest peers of one prefix that connect at once, to a busy machine, are not replaced.
+func TestStorm(t *testing.T) {
+	for _, late := range []time.Duration{MinTime / 2, MaxTime / 3, MaxTime - 1} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRequests(t, 32)
+			for i := range 200 {
+				name := fmt.Sprint("a", i)
+				r.take(name)
+				s := r.slots[name]
+				time.AfterFunc(late, func() {
+					s.Keep()
+					s.Release()
+				})
+			}
+			if len(r.ended) > 0 {
+				t.Errorf("confirmed after %v: %d of 200 are replaced, want none", late, len(r.ended))
+			}
+			time.Sleep(late)
+			r.empty()
+		})
+	}
+}
+
+// A flood of requests that nobody confirms reduces the patience to MinTime. Peers that confirm late
+// raise it, and so does the end of the flood.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 8)
+		flood := func(n int) {
+			for i := range n {
+				r.take(fmt.Sprint("x", i))
+			}
+		}
+		expect := func(when string, least, most time.Duration) {
+			t.Helper()
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if got := r.allowed(); got < least || got > most {
+				t.Errorf("patience %s: %v, want %v to %v", when, got, least, most)
+			}
+		}
+		expect("at first", MaxTime, MaxTime)
+		flood(30)
+		expect("in a flood", MinTime, MinTime)
+		for range 5 {
+			r.take("a")
+			time.Sleep(MinTime * 4 / 5)
+			r.slots["a"].Keep()
+			r.slots["a"].Release()
+		}
+		expect("after late confirmations", 2*MinTime, 4*MinTime)
+		flood(30)
+		expect("in a flood again", MinTime, MinTime)
+		time.Sleep(calmTime)
+		expect("after the flood", MaxTime, MaxTime)
+		for _, s := range r.slots {
+			s.Release()
+		}
+		var none *Slot // in virtual time
+		none.Keep()
+		none.Release()
 	})
 }
 

@@ -107,6 +107,7 @@ func (a *Acceptor[C]) session(ctx context.Context, r *roce.Request, slot *halfop
 		return err
 	}
 	defer c.Close()
+	slot.Keep()
 	slot.Release()
 	if release, ok = sessions.Take(peer); !ok {
 		a.Guard.Count(guard.Busy)

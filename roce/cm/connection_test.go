@@ -411,8 +411,8 @@ func TestRejectWithPrivateData(t *testing.T) {
 func TestAbort(t *testing.T) {
 	for s, want := range map[State]string{StateREQSent: "REJ4", StateMRAREQRcvd: "REJ4",
 		StateREPRcvd: "REJ28", StateMRAREPSent: "REJ28",
-		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ28",
-		StateMRAREPRcvd: "REJ28", StateEstablished: "DREQ",
+		StateREQRcvd: "REJ28", StateMRAREQSent: "REJ28", StateREPSent: "REJ4",
+		StateMRAREPRcvd: "REJ4", StateEstablished: "DREQ",
 		StateDREQSent: "", StateDREQRcvd: "DREP", StateTimeWait: ""} {
 		u := reach(t, s)
 		u.must(u.m.Abort(u.now, u.id))

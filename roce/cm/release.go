@@ -57,8 +57,8 @@ func (m *CM) Abort(now Time, id CommID) error {
 		m.refuse(now, c, REJ{Message: AnswersREQ, Reason: ReasonConsumer})
 	case StateREPRcvd, StateMRAREPSent:
 		m.refuse(now, c, REJ{Message: AnswersREP, Reason: ReasonConsumer})
-	case StateREPSent, StateMRAREPRcvd:
-		m.refuse(now, c, REJ{Message: AnswersOther, Reason: ReasonConsumer})
+	case StateREPSent, StateMRAREPRcvd: // the application has accepted the peer
+		m.refuse(now, c, m.timeoutREJ())
 	case StateEstablished:
 		m.startDREQ(now, c, nil)
 	case StateDREQRcvd:

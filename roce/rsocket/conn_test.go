@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -237,6 +238,18 @@ func wantErrno(t *testing.T, what string, err error, want syscall.Errno) {
 	if !errors.Is(err, want) || !errors.As(err, &op) {
 		t.Errorf("%s: %v, want a net.OpError of %q", what, err, want)
 	}
+}
+
+// A server that gives up before it has seen the confirmation refuses a client that is connected.
+func TestRefusedAfterDial(t *testing.T) {
+	cause := fmt.Errorf("%w: %w", roce.ErrDisconnected, &roce.RejectError{})
+	err := opError("read", nil, nil, lost(cause))
+	wantErrno(t, "Read", err, syscall.ECONNRESET)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("Read: %v is %v", err, syscall.ECONNREFUSED)
+	}
+	err = opError("dial", nil, nil, &roce.RejectError{})
+	wantErrno(t, "Dial", err, syscall.ECONNREFUSED)
 }
 
 func TestDialErrors(t *testing.T) {

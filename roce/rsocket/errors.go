@@ -73,7 +73,9 @@ func lost(cause error) error {
 
 // opError wraps err, which must not be nil, as package net does.
 func opError(op string, local, remote net.Addr, err error) error {
+	var f *failure
 	switch {
+	case errors.As(err, &f): // it has an errno
 	case errors.Is(err, context.DeadlineExceeded):
 		err = os.ErrDeadlineExceeded
 	case errors.Is(err, roce.ErrRefused):
