@@ -16,6 +16,8 @@ const (
 	// probeFrom is the size in bytes from which on probe asks the operating system. Smaller objects
 	// rarely make the runtime ask for memory.
 	probeFrom = 1 << 20
+	// untouchedFrom is the size in bytes from which on an allocation avoids touching the memory.
+	untouchedFrom = 1 << 20
 	// arenaSize is the unit in which the Go runtime reserves memory.
 	arenaSize = 64 << 20
 )

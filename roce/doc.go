@@ -134,7 +134,8 @@
 //   - workrequest.go, completion.go, attr.go, engine_unsafe.go: work requests, completions and QP
 //     attributes, and how they are passed to the engine
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
-//   - memory.go, alloc.go, region.go, window.go: PD, MR, MW and FastMR; memory for regions
+//   - memory.go, alloc.go, alloc_unsafe.go, region.go, window.go: PD, MR, MW and FastMR; memory
+//     for regions
 //   - bufferpool.go: BufferPool, buffers of one region
 //   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
 //   - cq.go, owncq.go, srq.go, ah.go, await.go: CQ, the CQ of a QP's own, SRQ and AH; waiting for a

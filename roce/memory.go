@@ -250,7 +250,7 @@ func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {
 	if err := d.mem.take(n, "AllocMR"); err != nil {
 		return nil, err
 	}
-	own := make([]byte, n)
+	own := zeroed(n)
 	m, err := p.register(aligned(own, size), own, access, opts)
 	if err != nil {
 		lapse(d.mem.account, &own[0], n)
