@@ -62,9 +62,15 @@ func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 	return t
 }
 
-// transmit writes the QP's next packet: responses first, then requests.
+// transmit writes the QP's next packet: responses first, then requests. An ACK that was merely
+// delayed until now lets one request precede it.
 func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 	if q.owes && q.hasAnswer(now) {
+		if q.replyFirst(now) {
+			if n, netLen = q.sendRequest(now, b); n > 0 {
+				return n, netLen
+			}
+		}
 		if n, netLen = q.sendAnswer(now, b); n > 0 {
 			return n, netLen
 		}

@@ -69,6 +69,28 @@ func TestACKDelay(t *testing.T) {
 	}
 }
 
+// A reply that the program posts late precedes the ACK of the request. It is only one packet: more
+// requests do not delay the ACK.
+func TestLateReplyPrecedesACK(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(0, seq(8)))
+	k.now += 10 * ackSoon // the program is woken up
+	k.post(k.wr(1, OpSend, 300), k.wr(2, OpSend, 4))
+	k.hears("SEND First +0 256B", "ACK +0 msn=1", "SEND Last +1 44B", "SEND Only +2 ask 4B")
+
+	// Without a reply, and while requests must wait, the ACK does not wait for them.
+	k.say(k.write(1, seq(8)))
+	k.now += 10 * ackSoon
+	k.hears("ACK +1 msn=2")
+	if err := k.modify(SQD); err != nil {
+		t.Fatal(err)
+	}
+	k.say(k.write(2, seq(8)))
+	k.now += 10 * ackSoon
+	k.post(k.wr(3, OpSend, 4))
+	k.hears("ACK +2 msn=3")
+}
+
 // Packets without AckReq are acknowledged too (IBA 9.7.5.1.2), after a longer delay, so that the
 // requester's slots are freed.
 func TestUnrequestedACK(t *testing.T) {
