@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +22,26 @@ import (
 type tester struct {
 	host   *Host
 	port   *testbed.Watched // of the server
+	own    *sleeper         // of the client
 	client *roce.Device
 	addr   string
 	failed chan error
+}
+
+// sleeper is a port that remembers when its latest wait ended.
+type sleeper struct {
+	driver.Port
+	woken atomic.Pointer[time.Time]
+}
+
+func (s *sleeper) Unwrap() driver.Port { return s.Port }
+
+func (s *sleeper) Wait(d time.Duration) error {
+	defer func() {
+		now := time.Now()
+		s.woken.Store(&now)
+	}()
+	return s.Port.Wait(d)
 }
 
 const budget = 64 << 20
@@ -35,7 +53,8 @@ func newTester(t *testing.T, plan loopback.Plan) *tester {
 		MTU: 1500, Seed: 1, Plan: plan, Device: [2][]roce.Option{{roce.WithProgress(roce.Manual)}},
 		Wrap: func(side int, p driver.Port) driver.Port {
 			if side == 0 {
-				return p
+				r.own = &sleeper{Port: p}
+				return r.own
 			}
 			r.port = &testbed.Watched{Port: p, Function: "ping.(*echoer).run"}
 			return r.port
@@ -101,6 +120,30 @@ func TestServerReceives(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	if n := r.port.Polls.Load() - polls; n > 20_000 { // spinning takes 1,000,000
 		t.Errorf("%d polls in 50 ms without a ping, want at most 20000", n)
+	}
+}
+
+// The client sleeps between pings, but not until the next one, so that the time of its wake-up is
+// not a part of the round-trip time.
+func TestClientIsAwake(t *testing.T) {
+	r := newTester(t, loopback.Plan{})
+	c := r.dial(t, 64)
+	const attempts, enough = 500, 3 // a loaded machine may wake the client late
+	awake := 0
+	for i := 0; i < attempts && awake < enough; i++ {
+		next := in(5 * time.Millisecond)
+		if err := c.Wait(t.Context(), next, false); err != nil {
+			t.Fatal(err)
+		}
+		if left := time.Until(next); left > 0 {
+			t.Fatalf("Wait() returned %v too early", left)
+		}
+		if woken := r.own.woken.Load(); woken != nil && woken.Before(next) {
+			awake++
+		}
+	}
+	if awake < enough {
+		t.Error("the client sleeps until the next ping")
 	}
 }
 
