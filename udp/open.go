@@ -99,6 +99,7 @@ func open(name string, o Options) (_ *Port, err error) {
 // start makes the buffers and follows changes.
 func (p *Port) start() {
 	p.rx, p.tx = newPool(rxBuffers), newPool(txBuffers)
+	p.tx.touch(batch)
 	p.in, p.out = udpmsg.NewBatch(), udpmsg.NewSender()
 	p.out.Index, p.out.Refused, p.out.Note = p.net.index, p.refusedBy, p.net.setNote
 	p.ready = make([]driver.Buf, 0, rxBuffers)

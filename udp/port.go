@@ -90,6 +90,19 @@ func newPool(n int) pool {
 	return p
 }
 
+// touch makes the kernel provide the memory of the n buffers that are taken first. Otherwise each
+// of the first packets waits for a page fault.
+func (p *pool) touch(n int) {
+	const page = 4096
+	for _, k := range p.free[len(p.free)-n:] {
+		b := p.slot(k)
+		for at := 0; at < len(b); at += page {
+			b[at] = 0
+		}
+		b[len(b)-1] = 0
+	}
+}
+
 func (p *pool) slot(i uint32) []byte { return p.slab[int(i)*slotLen : int(i+1)*slotLen] }
 
 // Info implements driver.Port. It is safe for concurrent use.
