@@ -38,6 +38,7 @@ type connected struct {
 	*udpmsg.Connected
 	peer bth.GID
 	hops uint8 // hop limit of received packets; 0: unknown
+	told bool  // the kernel reports the hop limit of all packets
 	// The socket may have packets from before it was connected, also of other peers, and its parent
 	// older packets of its peer.
 	fresh bool
@@ -53,19 +54,31 @@ func (s *socket) named() bool { return s.parent == nil || s.out.fresh }
 func (s *socket) emptied() { s.out.fresh = false }
 
 // hopLimit returns the hop limit of a packet that a connected socket has received. limit is the one
-// that the kernel reports. It does so only until the first packet: the hop limit changes with the
-// route, and the kernel needs time for each report.
-func (s *socket) hopLimit(limit uint8) uint8 {
+// that the kernel reports. It does so only until the first packet, because it needs time for each
+// report, and from the first datagram on: programs see the hop limit of datagrams.
+func (s *socket) hopLimit(limit uint8, packet []byte) uint8 {
 	c := &s.out
 	c.packets++
-	if limit > 0 && c.hops == 0 && !c.fresh {
+	switch {
+	case c.told:
+	case isDatagram(packet):
+		c.told = true
+		c.ReportHopLimit(true)
+	case limit > 0 && c.hops == 0 && !c.fresh:
 		c.hops = limit
-		c.IgnoreHopLimit()
+		c.ReportHopLimit(false)
 	}
 	if limit == 0 {
 		limit = c.hops
 	}
 	return limit
+}
+
+// isDatagram reports whether a packet is a datagram of a program, not of the connection manager.
+func isDatagram(packet []byte) bool {
+	const transport = 0xe0 // in an opcode
+	b := bth.BTH(packet)
+	return b.Opcode()&transport == bth.UDSendOnly&transport && b.DestQP() != bth.QPNGSI
 }
 
 // receiveOlder receives what the parent of a fresh connected socket has. It returns false if there

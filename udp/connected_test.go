@@ -111,6 +111,69 @@ func TestConnected(t *testing.T) {
 	}
 }
 
+// The hop limit of datagrams is that of each packet, also behind a connected socket that has
+// received other packets before.
+func TestConnectedDatagrams(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		addr func(netip.Addr) bool
+	}{
+		{"IPv4", netip.Addr.Is4},
+		{"IPv6", func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := pair(t, true)
+			a := addrs(t, p, c.addr)
+			d := new(frame.Decoder)
+			d.RecoverIDs()
+			path := &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+			back := &frame.Address{Src: a[1], Dst: a[0], HopLimit: 64}
+			talk(t, new(frame.Decoder), p.Port[1], p.Port[0], back, 0, alone(udp.ConnectAfter)...)
+			talk(t, d, p.Port[0], p.Port[1], path, 0, alone(udp.ConnectAfter)...)
+			if connections(p.Port[1]) != 1 {
+				t.Fatal("the receiver has no connected socket")
+			}
+			for i := range 20 {
+				path.HopLimit = uint8(1 + i) // the neighbor is on the same link
+				got := datagram(t, d, p.Port[0], p.Port[1], path)
+				if i > 0 && got != path.HopLimit { // the first one makes the kernel report it
+					t.Fatalf("datagram %d has hop limit %d, want %d", i, got, path.HopLimit)
+				}
+			}
+		})
+	}
+}
+
+// datagram sends a datagram and returns the hop limit with which it arrives.
+func datagram(t *testing.T, d *frame.Decoder, from, to driver.Port, path *frame.Address) uint8 {
+	t.Helper()
+	var bufs [1]driver.Buf
+	if from.Alloc(bufs[:]) != 1 {
+		t.Fatal("no buffer")
+	}
+	at := frame.PutHeaders(bufs[0].B, path)
+	b := bufs[0].B[:at+bth.HeaderLen+bth.DETHLen+4+bth.ICRCLen]
+	clear(b[at:])
+	bth.PutBTH(b[at:], &bth.BTHFields{Opcode: bth.UDSendOnly, PKey: bth.DefaultPKey, DestQP: 7})
+	(&frame.Encoder{SourcePort: bth.Port}).Finish(b, at)
+	bufs[0].B = b
+	if n, err := from.Send(bufs[:]); n != 1 || err != nil {
+		t.Fatalf("Send() = %d, %v", n, err)
+	}
+	for end := time.Now().Add(10 * time.Second); to.Receive(bufs[:]) == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the datagram is missing")
+		}
+		_ = to.Wait(time.Millisecond)
+	}
+	defer to.Release(bufs[:])
+	pkt := new(bth.Packet)
+	if r := d.Decode(bufs[0].B, pkt); r != frame.ReasonOK {
+		t.Fatalf("Decode() = %v", r)
+	}
+	return pkt.HopLimit
+}
+
 // The number of connected sockets is limited, and those that are not used make room.
 func TestManyPeers(t *testing.T) {
 	p := pair(t, false)

@@ -137,7 +137,7 @@ func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []by
 		src = p.in.Name(i)[:]
 	}
 	if s.parent != nil {
-		m.HopLimit = s.hopLimit(m.HopLimit)
+		m.HopLimit = s.hopLimit(m.HopLimit, slot[headroom:])
 	}
 	n := len(slot) - headroom
 	b := slot[headroom-len(s.header):]

@@ -92,12 +92,17 @@ func (c *Connected) closeSink() {
 // Ready reports whether the socket can send.
 func (c *Connected) Ready() bool { return c.ready }
 
-// IgnoreHopLimit makes the kernel no longer report the hop limit of received packets.
-func (c *Connected) IgnoreHopLimit() {
+// ReportHopLimit sets whether the kernel reports the hop limit of received packets, which it does
+// at first.
+func (c *Connected) ReportHopLimit(on bool) {
+	value := 0
+	if on {
+		value = 1
+	}
 	if c.family == unix.AF_INET {
-		_ = unix.SetsockoptInt(c.FD, unix.IPPROTO_IP, unix.IP_RECVTTL, 0)
+		_ = unix.SetsockoptInt(c.FD, unix.IPPROTO_IP, unix.IP_RECVTTL, value)
 	} else {
-		_ = unix.SetsockoptInt(c.FD, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, 0)
+		_ = unix.SetsockoptInt(c.FD, unix.IPPROTO_IPV6, unix.IPV6_RECVHOPLIMIT, value)
 	}
 }
 
