@@ -12,5 +12,6 @@
 //   - service.go: programs that have joined a node service; reading its status
 //   - metrics.go: metrics of Prometheus
 //   - server.go: HTTP, and who may read
+//   - connections.go: closes idle connections when there are too many
 //   - listen.go: the address of --metrics
 package status

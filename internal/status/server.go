@@ -138,7 +138,7 @@ func Listen(ctx context.Context, a *Address) (net.Listener, error) {
 // Serve answers requests until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, h http.Handler) error {
 	s := &http.Server{Handler: h, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnState: new(connections).changed}
 	stop := context.AfterFunc(ctx, func() { _ = s.Close() })
 	defer stop()
 	if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {

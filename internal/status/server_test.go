@@ -1,6 +1,8 @@
 package status
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -9,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -47,6 +50,51 @@ func newServer(t *testing.T) (base string, p *pair) {
 	s := httptest.NewServer(Handler(k, "nic.example"))
 	t.Cleanup(s.Close)
 	return s.URL, p
+}
+
+// Clients that keep idle connections open do not keep others out.
+func TestIdleConnections(t *testing.T) {
+	p := newPair(t)
+	h := Handler(NewCollector(Config{Device: p.dev[0], Name: "test"}), "")
+	var a Address
+	if err := a.Set("127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Listen(t.Context(), &a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { served <- Serve(ctx, l, h) }()
+	defer func() {
+		stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}()
+	for i := range 3 * maxConns {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // at the end of the test
+		// An idle connection would make this client wait until the end of idleTimeout.
+		if err := c.SetDeadline(time.Now().Add(idleTimeout / 2)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(c, "GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("client %d: %v", i, err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("client %d: status %d, %v", i, resp.StatusCode, err)
+		}
+		resp.Body.Close()
+	}
 }
 
 func TestMetrics(t *testing.T) {
