@@ -87,12 +87,15 @@ func (p *Port) follow() {
 	}
 }
 
-// refresh makes Wait follow the current sockets of the UDP port.
+// refresh makes Wait follow the current sockets of the UDP port. After Close it does nothing.
 func (p *Port) refresh() {
 	mac := p.Info().MAC
 	p.mac.Store(&mac)
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.closed {
+		return
+	}
 	p.closeShares()
 	for _, fd := range p.local.ShareAll() {
 		e := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}

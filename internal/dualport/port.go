@@ -24,7 +24,7 @@ const (
 )
 
 // Port joins an AF_XDP port and a UDP port. It implements driver.Port, Network, Finder, Router,
-// Groups, Holder, StatsReader, Backlogger and Wrapper.
+// Groups, Holder, StatsReader, Backlogger, Watcher and Wrapper.
 type Port struct {
 	*xdp.Port
 	local *udp.Port
@@ -39,6 +39,7 @@ type Port struct {
 	poll     int // epoll descriptor of the sockets of the UDP port
 	mu       sync.Mutex
 	shares   []int // duplicates of these sockets, in poll
+	closed   bool  // poll is closed
 	changed  chan struct{}
 	stop     chan struct{}
 	stopped  sync.Once
@@ -55,6 +56,7 @@ var (
 	_ driver.Holder      = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)
 	_ driver.Backlogger  = (*Port)(nil)
+	_ driver.Watcher     = (*Port)(nil)
 )
 
 // New returns a Port, which owns both ports. They must be on the same interface, and local must
@@ -200,6 +202,7 @@ func (p *Port) Close() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.closeShares()
+		p.closed = true
 		_ = unix.Close(p.poll)
 	})
 	return p.closeErr
