@@ -1,8 +1,13 @@
 package uverbs
 
 import (
+	"errors"
+	"os"
 	"testing"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/roce"
 )
 
 func TestRunningThreads(t *testing.T) {
@@ -35,5 +40,33 @@ func TestCrowd(t *testing.T) {
 	}
 	if c.running++; !c.dense() {
 		t.Error("dense() = false with more threads than CPUs")
+	}
+}
+
+// If a device cannot be created, its descriptors are closed.
+func TestNewDeviceFails(t *testing.T) {
+	bed, err := testbed.New(testbed.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	descriptors := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	const tries = 40
+	before := descriptors()
+	for range tries {
+		if _, err := NewDevice(bed.Dev[0], Config{Name: "rxe0"}); !errors.Is(err, roce.ErrClosed) {
+			t.Fatalf("NewDevice() = %v, want ErrClosed", err)
+		}
+	}
+	if n := descriptors() - before; n >= tries/2 {
+		t.Errorf("%d descriptors were left open after %d attempts", n, tries)
 	}
 }

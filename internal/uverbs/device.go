@@ -68,10 +68,12 @@ func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 		ahs:    map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace}
 	var err error
 	if d.bells, err = newBells(); err != nil {
+		d.crowd.close()
 		return nil, err
 	}
 	if !d.loop.Do(func(qp.Time) { d.watched = d.loop.SetGuest(d, d.bells.fd) }) {
 		d.bells.close()
+		d.crowd.close()
 		return nil, roce.ErrClosed
 	}
 	if !d.watched {
