@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/seccomp"
 )
 
@@ -22,17 +22,13 @@ func Check() error {
 	if err := checkScope(); err != nil {
 		return err
 	}
-	result := make(chan error)
-	go func() {
-		// The filter and no_new_privs belong to the thread, which ends with this goroutine.
-		runtime.LockOSThread()
-		fd, err := (&seccomp.Policy{}).Install()
-		if err == nil {
+	var err error
+	osnet.Thread(func() { // the filter and no_new_privs belong to the thread, which ends with it
+		var fd int
+		if fd, err = (&seccomp.Policy{}).Install(); err == nil {
 			_ = unix.Close(fd)
 		}
-		result <- err
-	}()
-	err := <-result
+	})
 	var e unix.Errno
 	if errors.As(err, &e) {
 		return filterError(e)

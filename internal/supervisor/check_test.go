@@ -88,6 +88,16 @@ func TestCheck(t *testing.T) {
 	if n, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); n != 0 || err != nil {
 		t.Errorf("no_new_privs after Check() = %d, %v, want 0", n, err)
 	}
+	for range 50 { // one of them may run on the main thread, which does not end
+		if err := Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/status", os.Getpid()))
+	if err != nil || !strings.Contains(string(status), "\nNoNewPrivs:\t0\n") {
+		t.Errorf("the main thread has no_new_privs after Check(), or an unknown status: %v\n%s", err,
+			status)
+	}
 	if os.Getuid() != 0 {
 		t.Skip("needs root: mounts")
 	}
