@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -419,6 +420,17 @@ func TestUserDir(t *testing.T) {
 	}
 	if Paths("../x") != nil {
 		t.Error("Paths accepts a name with a slash")
+	}
+}
+
+// An error says which folder is missing, and what to do.
+func TestNoRuntimeDir(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	t.Setenv("XDG_RUNTIME_DIR", missing)
+	_, err := New(Paths("lo")[1], Options{})
+	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing+", which") ||
+		!strings.Contains(err.Error(), "--socket") {
+		t.Errorf("New() = %v, want an error that names %s", err, missing)
 	}
 }
 

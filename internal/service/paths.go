@@ -78,6 +78,10 @@ func makeDir(dir string) error {
 	if err == nil {
 		err = os.Chmod(dir, mode) // whatever the umask is
 	}
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s, which is to have the folder of the socket, does not exist: create it, "+
+			"or choose another socket with --socket: %w", filepath.Dir(dir), err)
+	}
 	if err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make the folder of the socket: %w", err)
 	}
