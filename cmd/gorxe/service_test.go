@@ -39,6 +39,10 @@ func TestUpService(t *testing.T) {
 	run(t, &pair.A, "perf", "write-bw", host, "-n", "50", "-d", path).ok()
 	run(t, &pair.A, "ping", host, "-c", "2", "-i", "0", "-d", path).ok()
 	run(t, &pair.B, "perf", "read-bw", host, "-n", "50").ok()
+	const perfPort = 18600
+	perf := server(t, &pair.A, perfPort, "perf", "write-bw", "-d", path, "-p", itoa(perfPort))
+	run(t, &pair.B, "perf", "write-bw", host, "-n", "50", "-p", itoa(perfPort)).ok()
+	perf.wait().ok()
 
 	dev, err := roce.OpenService(path)
 	if err != nil {

@@ -70,6 +70,15 @@ func (f *Flags) kind() roce.PortKind {
 	return kind
 }
 
+// ListenAt returns the interface or address at which a server with the device listens for TCP
+// connections. Iface may be the socket of a node service, which has the interface.
+func (f *Flags) ListenAt(dev *roce.Device) string {
+	if filepath.IsAbs(f.Iface) {
+		return dev.Info().Name
+	}
+	return f.Iface
+}
+
 // WantsXDP reports whether the flags ask for AF_XDP, so that Open joins no node service.
 func (f *Flags) WantsXDP() bool {
 	return f.kind() == roce.PortXDP || f.XDP().Mode != xdp.Auto

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -59,6 +60,10 @@ func (f *Flags) findPeer(ctx context.Context, host, iface string) (*Peer, error)
 				continue
 			}
 		} else if p.Addr.IsLinkLocalUnicast() && p.Addr.Is6() && p.Addr.Zone() == "" {
+			if filepath.IsAbs(iface) || isAddr(iface) { // not the name of an interface
+				failed = errors.Join(failed, noZone(p.Addr))
+				continue
+			}
 			p.Addr = p.Addr.WithZone(iface)
 		}
 		return p, nil
@@ -92,8 +97,7 @@ func (f *Flags) routeTo(a netip.Addr) (string, error) {
 	}
 	if a.Is6() && a.IsLinkLocalUnicast() {
 		if a.Zone() == "" {
-			return "", cli.Usagef("%v is a link-local address: add the interface, as in %v%%eth0",
-				a, a)
+			return "", noZone(a)
 		}
 		return a.Zone(), nil
 	}
@@ -110,6 +114,15 @@ func (f *Flags) routeTo(a netip.Addr) (string, error) {
 		return f.ownAddress(a)
 	}
 	return link.Attrs().Name, nil
+}
+
+func isAddr(name string) bool {
+	_, err := netip.ParseAddr(name)
+	return err == nil
+}
+
+func noZone(a netip.Addr) error {
+	return cli.Usagef("%v is a link-local address: add the interface, as in %v%%eth0", a, a)
 }
 
 // ownAddress returns the device for a peer on this host.

@@ -63,7 +63,7 @@ func (f *flags) serve(ctx context.Context, p *perf.Params, out *printer) (err er
 }
 
 func (f *flags) serveTCP(ctx context.Context, s *stock.Server, out *printer) error {
-	ln, err := exchange.Listen(ctx, f.device.Iface, f.port.N)
+	ln, err := exchange.Listen(ctx, f.device.ListenAt(s.Dev), f.port.N)
 	if err != nil {
 		return err
 	}

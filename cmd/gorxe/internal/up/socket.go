@@ -65,10 +65,23 @@ func (n *node) open(f *device.Flags) (*roce.Device, error) {
 	}
 	alone, failed := f.Open(roce.Auto, roce.WithoutService())
 	if failed != nil {
-		return nil, failed
+		return nil, servedAlready(f.Iface, failed)
 	}
 	n.why = err.Error()
 	return alone, nil
+}
+
+// servedAlready adds to the error of opening an interface that a service has it, if one answers,
+// and how to use this service.
+func servedAlready(iface string, err error) error {
+	for _, path := range service.PathsOf(iface, 0) {
+		if service.Answers(path) {
+			return fmt.Errorf("%s belongs to the node service at %s: gorxe run, other commands of "+
+				"gorxe and programs that open %s join it by themselves, or with -d %s; to start "+
+				"another one, end it first: %w", iface, path, iface, path, err)
+		}
+	}
+	return err
 }
 
 // start opens the device with a node service whose socket has a group.

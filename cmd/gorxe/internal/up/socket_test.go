@@ -1,9 +1,15 @@
 package up
 
 import (
+	"errors"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/usagetest"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
 )
 
 func TestSocketFlags(t *testing.T) {
@@ -28,5 +34,30 @@ func TestSocketFlags(t *testing.T) {
 		if got, err := groupID(name); err != nil || got != want {
 			t.Errorf("groupID(%q) = %d, %v; want %d", name, got, err, want)
 		}
+	}
+}
+
+// The error of a second service says where the first one is, and how to join it.
+func TestSecondService(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	f := &device.Flags{Iface: udp.RandomLoopback().String(), GIDIndex: device.AnyGID}
+	var first, second node
+	dev, err := first.open(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := errors.Join(first.close(), dev.Close()); err != nil {
+			t.Error(err)
+		}
+	}()
+	path := service.DefaultPath(f.Iface)
+	if first.socket() != path {
+		t.Fatalf("the socket is %q (%s), want %q", first.socket(), first.describe(), path)
+	}
+	_, err = second.open(f)
+	if err == nil || !strings.Contains(err.Error(), "-d "+path) ||
+		!errors.Is(err, roce.ErrPortInUse) {
+		t.Errorf("a second service: %v, want ErrPortInUse with the path %s", err, path)
 	}
 }
