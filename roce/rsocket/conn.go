@@ -37,6 +37,10 @@ type Conn struct {
 	maps    []*roce.MR
 }
 
+// farewellTime is how long Close waits for a peer that has ended the connection. The kernel's rxe
+// repeats its last message about once in this time, or twice.
+const farewellTime = time.Second
+
 var (
 	_ net.Conn      = (*Conn)(nil)
 	_ io.ReaderFrom = (*Conn)(nil)
@@ -116,8 +120,9 @@ func (c *Conn) CloseWrite() error {
 }
 
 // Close ends the connection. It waits until the peer's device has acknowledged everything that was
-// written, at most for the time of Config.Linger. Data that was not read is lost. Calls that wait
-// return an error that matches net.ErrClosed.
+// written, at most for the time of Config.Linger. If the peer has ended both directions first, it
+// waits until the peer disconnects, at most a second. Data that was not read is lost. Calls that
+// wait return an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -141,6 +146,7 @@ func (c *Conn) Close() error {
 	var err error
 	if linger > 0 {
 		err = c.flush(linger)
+		c.farewell(linger)
 	}
 	return c.opError("close", errors.Join(err, c.rc.Close(), c.release()))
 }
@@ -156,6 +162,19 @@ func (c *Conn) flush(linger time.Duration) error {
 		return errors.New("rsocket: the peer has not acknowledged all data: raise Config.Linger")
 	}
 	return nil // after a failure there is nothing to wait for
+}
+
+// farewell answers a peer that has ended the connection until it disconnects. If the acknowledgment
+// of its last message is lost, the peer repeats that message, and the kernel's rxe without limit.
+// This side, which has not sent a last message, need not be answered, so it can wait.
+func (c *Conn) farewell(linger time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), min(linger, farewellTime))
+	defer cancel()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.stream.PeerLeft() {
+		_ = c.await(leaver, ctx) // nothing follows from its end
+	}
 }
 
 // abort ends a connection without telling the peer that the stream has ended.

@@ -415,3 +415,37 @@ func TestBufferPages(t *testing.T) {
 	}
 	check(t, e.close())
 }
+
+// Close answers a peer that has ended the connection until the peer disconnects, too.
+func TestFarewell(t *testing.T) {
+	client, server := newPair(t, Config{})
+	end := func(c *Conn) {
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Fatalf("Read() = %d, %v; want EOF", n, err)
+		}
+	}
+	check(t, client.CloseWrite())
+	end(server)
+	check(t, server.CloseWrite()) // ends both directions
+	end(client)
+	start, closed := time.Now(), make(chan error, 1)
+	go func() { closed <- client.Close() }()
+	for waits := false; !waits; runtime.Gosched() {
+		select {
+		case err := <-closed:
+			if d := time.Since(start); d < farewellTime {
+				t.Fatalf("Close() = %v after %v, before the peer has disconnected", err, d)
+			}
+			t.Skip("the machine is too slow to see Close wait")
+		default:
+			client.mu.Lock()
+			waits = client.closed && client.wait.leading
+			client.mu.Unlock()
+		}
+	}
+	if err := client.rc.Err(); err != nil {
+		t.Errorf("the connection has ended while the peer may need an answer: %v", err)
+	}
+	check(t, server.Close())
+	check(t, <-closed)
+}

@@ -20,6 +20,7 @@ const (
 	shutter             // for CloseWrite; has the lock of writers
 	opener              // for Map; has the lock of writers
 	closer              // for Close
+	leaver              // for Close, after the peer has ended the connection
 	roles
 )
 
@@ -63,6 +64,8 @@ func (c *Conn) ready(k role) bool {
 		return n > 0 || s.PeerDisconnected()
 	case opener:
 		return s.MapsOpen() || s.PeerDisconnected()
+	case leaver:
+		return c.rc.Err() != nil
 	default:
 		return s.Ended() && s.Idle() || s.PeerDisconnected()
 	}
@@ -72,7 +75,7 @@ func (c *Conn) ready(k role) bool {
 // holds mu, which is released while it waits.
 func (c *Conn) await(k role, ctx context.Context) error {
 	for {
-		if c.closed && k != closer {
+		if c.closed && k != closer && k != leaver {
 			return net.ErrClosed
 		}
 		// A post may fail before what has arrived was processed.

@@ -88,6 +88,9 @@ func (s *Stream) PeerShutdown() bool { return s.peerShutdown }
 // PeerDisconnected reports whether the peer has ended both directions.
 func (s *Stream) PeerDisconnected() bool { return s.peerDisconnect }
 
+// PeerLeft reports whether the peer has ended both directions, and this side has not.
+func (s *Stream) PeerLeft() bool { return s.peerDisconnect && !s.saidDisconnect }
+
 // Shutdown ends the local direction of the stream. Control returns the message.
 func (s *Stream) Shutdown() { s.shutdown = true }
 
