@@ -25,6 +25,7 @@
 //   - inside_test.go: gorxe inside a guest, on virtio_net.
 //   - run_test.go: stock programs under gorxe run, inside a guest.
 //   - pyverbs_test.go: rdma-core's test suite, on rxe and under gorxe run.
+//   - suiteprograms_test.go: programs of Debian releases under gorxe run, on this host.
 //   - runrxe_test.go: stock programs under gorxe run against the same programs on rxe.
 //   - fuzz_test.go: gorxe fuzz against the kernel and against gorxe.
 //   - statusbyte_test.go, slidingwindow_test.go, indirect_test.go, rftp_test.go: the transports
