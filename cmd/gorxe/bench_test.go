@@ -61,3 +61,28 @@ func TestBenchRun(t *testing.T) {
 		}
 	}
 }
+
+// gorxe bench run measures stock programs over AF_XDP, on a veth pair that it removes.
+func TestBenchRunXDP(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("AF_XDP and network namespaces need root")
+	}
+	if _, err := exec.LookPath("ib_write_lat"); err != nil {
+		t.Log("perftest is not installed: nothing to test")
+		return
+	}
+	const name = "write_lat_8B_xdp"
+	out := run(t, nil, "bench", "run", "--rounds", "1", "--only", name, "--json").ok().stdout
+	var rows []struct {
+		Name, Port string
+		Value      float64
+		Baseline   float64 `json:"baseline_value"`
+	}
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	if len(rows) != 1 || rows[0].Name != name || rows[0].Port != "xdp" || rows[0].Value <= 0 ||
+		rows[0].Baseline <= 0 {
+		t.Errorf("results %+v, want %s with port xdp", rows, name)
+	}
+}

@@ -72,7 +72,7 @@ type callResult struct {
 func (b *bench) calls(ctx context.Context) (r callResult, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
-	p := b.command(ctx, []string{"run", "--dev", b.addr[0], "--socket", "none", "--", b.self,
+	p := b.command(ctx, []string{"run", "--dev", b.local.dev[0], "--socket", "none", "--", b.self,
 		"bench", CallCommand})
 	in, err := p.StdinPipe()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"slices"
 
 	"github.com/gorxe/gorxe/papers/kit"
-	"github.com/gorxe/gorxe/udp"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Config configures a run. Use DefaultConfig and change what differs.
@@ -30,10 +30,28 @@ type measurement func(ctx context.Context, b *bench) (float64, error)
 type figure struct {
 	name, title, unit string
 	tool              string  // program of perftest; "": none
+	xdp               bool    // with AF_XDP on a veth pair, which needs root
 	baseline          string  // name of the baseline; "": none
 	target            float64 // of the ratio, or of the value without a baseline
 	atMost            bool    // the target is an upper limit
 	value, base       measurement
+}
+
+// port returns the kind of port of the devices.
+func (f *figure) port() string {
+	if f.xdp {
+		return roce.PortXDP.String()
+	}
+	return roce.PortUDP.String()
+}
+
+// onXDP returns the figure with AF_XDP.
+func (f figure) onXDP(t test, of func(row) float64) figure {
+	t.xdp, f.xdp = true, true
+	f.name += "_xdp"
+	f.title += ", AF_XDP"
+	f.value, f.base = t.stock(of), t.own(of)
+	return f
 }
 
 // The baselines.
@@ -51,7 +69,7 @@ func figures() []figure {
 	latency := test{tool: "ib_write_lat", op: "write-lat", size: 8, count: 5_000}
 	short := rate
 	short.count /= 10
-	return []figure{
+	list := []figure{
 		{name: "write_bw_64KiB", title: "64 KiB WRITE", unit: "Gb/s", tool: bandwidth.tool,
 			baseline: basePerf, target: 0.6,
 			value: bandwidth.stock(gbits), base: bandwidth.own(gbits)},
@@ -81,6 +99,8 @@ func figures() []figure {
 				return r.rss / mib, err
 			}},
 	}
+	return append(list, list[0].onXDP(bandwidth, gbits), list[1].onXDP(rate, messages),
+		list[2].onXDP(latency, typical))
 }
 
 // Names returns the names of the figures.
@@ -94,8 +114,9 @@ func Names() (names []string) {
 // bench is a run.
 type bench struct {
 	Config
-	self    string    // path of gorxe
-	addr    [2]string // of the server and of the client
+	self    string // path of gorxe
+	local   link   // two addresses of the loopback interface
+	veth    link   // the zero value if no figure needs it
 	figures []figure
 	samples map[string]*samples
 }
@@ -103,28 +124,33 @@ type bench struct {
 // samples are the values of a figure and of its baseline, one per round.
 type samples struct{ values, base []float64 }
 
-// Run measures the figures. It shows its progress on stderr if that is a terminal.
-func Run(ctx context.Context, c Config, stderr io.Writer) (*Report, error) {
+// Run measures the figures, those with AF_XDP only as root or if Config.Only names them. It shows
+// its progress on stderr if that is a terminal.
+func Run(ctx context.Context, c Config, stderr io.Writer) (_ *Report, err error) {
 	if err := errors.Join(kit.Known("figure", c.Only, Names()),
 		kit.CheckPlot(c.Plot, false)); err != nil {
 		return nil, err
 	}
 	b := &bench{Config: c, figures: figures(), samples: map[string]*samples{}}
 	b.figures = slices.DeleteFunc(b.figures, func(f figure) bool {
-		return len(c.Only) > 0 && !slices.Contains(c.Only, f.name)
+		if len(c.Only) == 0 {
+			return f.xdp && !privileged()
+		}
+		return !slices.Contains(c.Only, f.name)
 	})
 	for i := range b.figures {
 		if err := installed(b.figures[i].tool); err != nil {
 			return nil, err
 		}
 	}
-	var err error
 	if b.self, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find this program: %w", err)
 	}
-	for i := range b.addr {
-		b.addr[i] = udp.RandomLoopback().String()
+	closeAll, err := b.open()
+	if err != nil {
+		return nil, err
 	}
+	defer func() { err = errors.Join(err, closeAll()) }()
 	if err := kit.Rounds(ctx, c.Rounds, b.steps(), stderr); err != nil {
 		return nil, err
 	}

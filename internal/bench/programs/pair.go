@@ -21,6 +21,7 @@ type test struct {
 	tool        string // of perftest
 	op          string // of gorxe perf
 	size, count int    // bytes of a message, and number of messages
+	xdp         bool   // with AF_XDP on a veth pair instead of UDP sockets
 }
 
 // row is the result of a test.
@@ -61,7 +62,9 @@ func (t test) member(of func(row) float64) measurement {
 			return 0, err
 		}
 		defer stop()
-		r, err := b.perf(ctx, t, [2]string{b.addr[0], b.addr[0]})
+		one := b.local
+		one.dev[1] = one.dev[0]
+		r, err := b.perf(ctx, t, &one)
 		return of(r), err
 	}
 }
@@ -71,12 +74,13 @@ func (b *bench) stock(ctx context.Context, t test) (r row, err error) {
 	if err != nil {
 		return r, err
 	}
+	l := b.link(t)
 	side := func(i int, more ...string) []string {
-		return append([]string{"run", "--dev", b.addr[i], "--socket", "none", "--stats", "--",
-			t.tool, "-F", "-x", "0", "-p", port, "-s", strconv.Itoa(t.size),
+		return append([]string{"run", "--dev", l.dev[i], "--datapath", l.port, "--socket", "none",
+			"--stats", "--", t.tool, "-F", "-x", "0", "-p", port, "-s", strconv.Itoa(t.size),
 			"-n", strconv.Itoa(t.count)}, more...)
 	}
-	server, client, err := b.pair(ctx, port, side(0), side(1, b.addr[0]))
+	server, client, err := b.pair(ctx, l, port, side(0), side(1, l.host))
 	if err != nil {
 		return r, err
 	}
@@ -94,19 +98,19 @@ func (b *bench) stock(ctx context.Context, t test) (r row, err error) {
 }
 
 func (b *bench) own(ctx context.Context, t test) (r row, err error) {
-	return b.perf(ctx, t, b.addr)
+	return b.perf(ctx, t, b.link(t))
 }
 
-// perf runs a pair of "gorxe perf" on two devices.
-func (b *bench) perf(ctx context.Context, t test, dev [2]string) (r row, err error) {
+// perf runs a pair of "gorxe perf" on a link.
+func (b *bench) perf(ctx context.Context, t test, l *link) (r row, err error) {
 	port, err := freePort()
 	if err != nil {
 		return r, err
 	}
-	server := []string{"perf", t.op, "--dev", dev[0], "--datapath", "udp", "-p", port}
-	client := []string{"perf", t.op, b.addr[0], "--dev", dev[1], "--datapath", "udp", "-p", port,
+	server := []string{"perf", t.op, "--dev", l.dev[0], "--datapath", l.port, "-p", port}
+	client := []string{"perf", t.op, l.host, "--dev", l.dev[1], "--datapath", l.port, "-p", port,
 		"-s", strconv.Itoa(t.size), "-n", strconv.Itoa(t.count), "--json"}
-	_, c, err := b.pair(ctx, port, server, client)
+	_, c, err := b.pair(ctx, l, port, server, client)
 	if err != nil {
 		return r, err
 	}
@@ -153,22 +157,22 @@ func (p *process) wait() error {
 const pairTimeout = 2 * time.Minute
 
 // pair runs a server, and a client as soon as the server listens on a TCP port.
-func (b *bench) pair(ctx context.Context, port string, server, client []string) (
+func (b *bench) pair(ctx context.Context, l *link, port string, server, client []string) (
 	s, c *process, err error,
 ) {
 	ctx, cancel := context.WithTimeout(ctx, pairTimeout)
 	defer cancel()
 	s, c = b.command(ctx, server), b.command(ctx, client)
-	if err := s.Start(); err != nil {
+	if err := l.do(0, s.Start); err != nil {
 		return nil, nil, err
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- s.wait() }()
-	if err := awaitListener(ctx, port, ended); err != nil {
+	if err := awaitListener(ctx, l, port, ended); err != nil {
 		cancel()
 		return nil, nil, err
 	}
-	err = c.Start()
+	err = l.do(1, c.Start)
 	if err == nil {
 		err = c.wait()
 	}
@@ -190,9 +194,14 @@ func freePort() (string, error) {
 
 // awaitListener returns when a socket listens on a TCP port. It does not connect, because that
 // would be the server's client.
-func awaitListener(ctx context.Context, port string, ended <-chan error) error {
+func awaitListener(ctx context.Context, l *link, port string, ended <-chan error) error {
 	for {
-		if listens(port) {
+		var found bool
+		_ = l.do(0, func() error {
+			found = listens(port)
+			return nil
+		})
+		if found {
 			return nil
 		}
 		select {
@@ -205,7 +214,7 @@ func awaitListener(ctx context.Context, port string, ended <-chan error) error {
 	}
 }
 
-// listens reports whether a socket listens on a TCP port.
+// listens reports whether a socket listens on a TCP port in the thread's network namespace.
 func listens(port string) bool {
 	const listening = "0A" // in the fourth column; the second is the local address
 	n, err := strconv.Atoi(port)
@@ -213,7 +222,7 @@ func listens(port string) bool {
 		return false
 	}
 	want := fmt.Sprintf(":%04X", n)
-	for _, name := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+	for _, name := range []string{"/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			continue

@@ -37,7 +37,7 @@ func (b *bench) report() *Report {
 }
 
 func (f *figure) result(s *samples) Result {
-	r := Result{Port: "udp", Target: f.target, AtMost: f.atMost}
+	r := Result{Port: f.port(), Target: f.target, AtMost: f.atMost}
 	judged := 0.0
 	if f.base == nil {
 		ones := make([]float64, len(s.values)) // so that Spread is that of the values
@@ -72,7 +72,7 @@ func (r *Report) JSON() any { return r.Results }
 
 // WriteTable implements kit.Report.
 func (r *Report) WriteTable(w io.Writer) error {
-	fmt.Fprintf(w, "two loopback addresses, UDP sockets; medians of %s\n\n",
+	fmt.Fprintf(w, "two loopback addresses, UDP sockets; _xdp: a veth pair, AF_XDP; medians of %s\n\n",
 		cli.Count(r.bench.Rounds, "round"))
 	t := cli.Table{Columns: []cli.Column{
 		{Title: "figure"}, {Title: "gorxe run", Align: cli.Right}, {Title: "unit"},

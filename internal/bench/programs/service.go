@@ -25,7 +25,7 @@ func (b *bench) startService(ctx context.Context) (stop func(), err error) {
 	}
 	defer r.Close()
 	ctx, cancel := context.WithCancel(ctx)
-	p := b.command(ctx, []string{serviceCommand, b.addr[0], service.DefaultPath(b.addr[0])})
+	p := b.command(ctx, []string{serviceCommand, b.local.dev[0], service.DefaultPath(b.local.dev[0])})
 	p.ExtraFiles = []*os.File{w}
 	err = p.Start()
 	_ = w.Close()
