@@ -24,7 +24,7 @@ func block() int {
 		return e
 	}
 	results := make(chan unix.Errno)
-	const waiting = 2*servers - 1
+	const waiting = blockedCalls - 1
 	for range waiting {
 		go func() { results <- call(blockArg) }()
 	}

@@ -97,9 +97,7 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 		return nil, err
 	}
 	s.l = seccomp.NewListener(listener)
-	for range servers { // the shim's execve is intercepted
-		s.startServer()
-	}
+	s.startServer() // the shim's execve is intercepted
 	// The socket ends when the program is executed. If that fails, a message comes first.
 	if err := readFailure(pair[0], s.c.Path); err != nil {
 		c.close()

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -45,7 +46,8 @@ type Supervisor struct {
 	policy seccomp.Policy
 
 	calls, deviceCalls atomic.Uint64
-	idle, running      atomic.Int32 // goroutines that wait for calls, and all that answer them
+	waiting, running   atomic.Int32 // goroutines that wait for calls, and all that answer them
+	guarded            atomic.Bool  // relieve will run
 	readable           atomic.Bool  // the memory of the program has been read once
 	fatal              chan error   // the reason to end the program
 	provider           provider
@@ -66,22 +68,23 @@ func New(c Config) *Supervisor {
 // Stats returns the counters.
 func (s *Supervisor) Stats() Stats { return Stats{s.calls.Load(), s.deviceCalls.Load()} }
 
-// Goroutines that answer calls. A call can take seconds, for example if it waits for the address of
-// a peer. To not delay others, another goroutine starts when the last one receives a call.
+// Goroutines that answer calls. The kernel wakes all that wait for the next one, so normally only
+// one waits. A call can take seconds, for example if it waits for the address of a peer. To not
+// delay others, another goroutine starts when none has waited for a moment.
 const (
-	servers    = 4   // that wait for calls
-	maxServers = 512 // all
+	maxServers = 512
+	maxBusy    = time.Millisecond // for which no goroutine waits
 )
 
 // startServer starts a goroutine that answers calls.
 func (s *Supervisor) startServer() {
-	s.idle.Add(1)
+	s.waiting.Add(1)
 	s.running.Add(1)
 	go func() {
 		defer s.running.Add(-1)
 		err := s.l.Serve(func(c *seccomp.Call) bool {
-			if s.idle.Add(-1) == 0 && s.running.Load() < maxServers {
-				s.startServer()
+			if s.waiting.Add(-1) == 0 && !s.guarded.Swap(true) {
+				time.AfterFunc(maxBusy, s.relieve)
 			}
 			s.handle(c)
 			return s.waitAgain()
@@ -93,15 +96,13 @@ func (s *Supervisor) startServer() {
 }
 
 // waitAgain reports whether a goroutine that has answered a call waits for the next one.
-func (s *Supervisor) waitAgain() bool {
-	for {
-		n := s.idle.Load()
-		if n >= servers {
-			return false
-		}
-		if s.idle.CompareAndSwap(n, n+1) {
-			return true
-		}
+func (s *Supervisor) waitAgain() bool { return s.waiting.CompareAndSwap(0, 1) }
+
+// relieve starts another goroutine if none waits.
+func (s *Supervisor) relieve() {
+	s.guarded.Store(false)
+	if s.waiting.Load() == 0 && s.running.Load() < maxServers {
+		s.startServer()
 	}
 }
 

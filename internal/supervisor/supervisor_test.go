@@ -115,9 +115,9 @@ func (f *fakeFile) Ioctl(c Caller, _, arg uint64) (int64, syscall.Errno) {
 	switch string(b[:]) {
 	case blockArg: // waits for all calls of the program
 		f.d.blocked.Add(1)
-		return 0, f.waitBlocked(2 * servers)
+		return 0, f.waitBlocked(blockedCalls)
 	case countArg:
-		return 0, f.waitBlocked(2*servers - 1)
+		return 0, f.waitBlocked(blockedCalls - 1)
 	case execArg: // the process that has executed a program last
 		return int64(f.d.executing.Load()), 0
 	}
@@ -140,6 +140,9 @@ const (
 	countArg = "counts.."
 	execArg  = "executes"
 )
+
+// blockedCalls is the number of calls that wait for each other.
+const blockedCalls = 8
 
 // waitBlocked waits until n calls wait.
 func (f *fakeFile) waitBlocked(n int32) syscall.Errno {
