@@ -25,16 +25,8 @@ func (s *pooled) post(id uint64) error {
 
 // serve answers the requests of one client. The answer is the request in upper case, in the same
 // buffer.
-func (s *pooled) serve(ctx context.Context, c *roce.Conn) (err error) {
+func (s *pooled) serve(ctx context.Context, c *roce.Conn) error {
 	qp, cq, wcs := c.QP(), c.QP().RecvCQ(), make([]roce.WC, 16)
-	defer func() { // a client that leaves gives all buffers back
-		err = errors.Join(err, qp.Cancel())
-		for n := cq.Poll(wcs); n > 0; n = cq.Poll(wcs) {
-			for _, wc := range wcs[:n] {
-				err = errors.Join(err, s.post(wc.ID))
-			}
-		}
-	}()
 	for {
 		n, err := cq.Wait(ctx, wcs)
 		if err != nil {
@@ -66,6 +58,20 @@ func (s *pooled) serve(ctx context.Context, c *roce.Conn) (err error) {
 	}
 }
 
+// release gives back all buffers of a client that leaves, or whose connection was not established.
+func (s *pooled) release(qp *roce.QP) {
+	err := qp.Cancel()
+	cq, wcs := qp.RecvCQ(), make([]roce.WC, 16)
+	for n := cq.Poll(wcs); n > 0; n = cq.Poll(wcs) {
+		for _, wc := range wcs[:n] {
+			err = errors.Join(err, s.post(wc.ID))
+		}
+	}
+	if err != nil {
+		log.Print(err)
+	}
+}
+
 // A server with a shared receive queue: 16 buffers serve all clients together. With ServeConfig.PD,
 // the queue pairs of all clients can use them.
 func ExampleServeConfig_srq() {
@@ -92,7 +98,8 @@ func ExampleServeConfig_srq() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	served := make(chan error)
-	cfg := roce.ServeConfig{PD: server.pd, QP: roce.QPConfig{SRQ: srq}}
+	cfg := roce.ServeConfig{PD: server.pd, QP: roce.QPConfig{SRQ: srq},
+		Done: s.release}
 	go func() { served <- l.Serve(ctx, cfg, s.serve) }()
 
 	for _, name := range []string{"Ada", "Grace"} {

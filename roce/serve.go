@@ -51,8 +51,8 @@ type ServeConfig struct {
 	Prepare func(ctx context.Context, r *Request, q *QP, o *AcceptOptions) error
 	// Done, if not nil, is called once for each Prepare that returned nil, when the Handler has
 	// returned or the connection was not established, in the same goroutine. It releases what
-	// Prepare has created in a PD that connections share. q is still open then, unless the Handler
-	// has closed it.
+	// Prepare has created in a PD that connections share, and posts receives of an SRQ again. q is
+	// still open then, unless the Handler has closed it. Without Prepare, it is called for each QP.
 	Done func(q *QP)
 
 	// AcceptTimeout limits the time of Request.Accept, until the connection is established. 0:

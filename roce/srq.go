@@ -13,8 +13,10 @@ import (
 //
 // Each receive completes in the CQ of the QP that took it. When a connection ends, receives that
 // its QP has taken complete there, successfully or with WRFlushErr: call QP.Cancel, poll the CQ
-// until it is empty, and post the buffers again. Otherwise the SRQ shrinks with each connection. If
-// it is empty, RC peers get RNR NAKs and try again; SetLimit requests an event before that.
+// until it is empty, and post the buffers again. Otherwise the SRQ shrinks with each connection. A
+// server does so in ServeConfig.Done: the peer of a connection that was not established, for which
+// no Handler is called, may have sent messages, too. If the SRQ is empty, RC peers get RNR NAKs and
+// try again; SetLimit requests an event before that.
 type SRQ struct {
 	dev    *Device
 	srq    *qp.SRQ
