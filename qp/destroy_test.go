@@ -166,29 +166,37 @@ func TestEventLimit(t *testing.T) {
 	}
 }
 
-// QPs take turns of quantum bytes: none waits for a long message of another.
+// QPs take turns of quantum bytes: none waits for a long message of another. With LongTurns they
+// are longer, but not if many QPs take turns.
 func TestQuantum(t *testing.T) {
-	w := newWorld(t, 1)
-	a1, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
-	a2, b2 := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
-	e := w.ends[0]
-	va, key := w.ends[1].remote(0)
-	long := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 200_000)}, RemoteAddr: va, RKey: key}
-	w.post(a1, long)
-	w.post(a2, long)
-	e.HandleDoorbells(0)
-	var buf [8192]byte
-	turns, run, last := 0, 0, bth.QPN(0)
-	for range 40 {
-		tx := e.PollTransmit(0, buf[:])
-		if dest := bth.BTH(buf[tx.NetLen:tx.Len]).DestQP(); dest != last {
-			turns, run, last = turns+1, 0, dest
+	for _, c := range []struct {
+		long bool
+		qps  int
+		turn int
+	}{{false, 2, quantum}, {false, 40, quantum}, {true, 2, longTurn}, {true, 8, longTurn},
+		{true, 16, longRound / 16}, {true, 40, quantum}} {
+		w := newWorld(t, 1, func(cfg *Config) { cfg.LongTurns = c.long })
+		e := w.ends[0]
+		va, key := w.ends[1].remote(0)
+		for range c.qps {
+			q, _ := w.pair(RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
+			w.post(q, SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 200_000)}, RemoteAddr: va, RKey: key})
 		}
-		if run += tx.Len; run > quantum+2*4096 {
-			t.Fatalf("QP %#x sent %d bytes in a row", last, run)
+		e.HandleDoorbells(0)
+		var buf [8192]byte
+		run, last, turns := 0, bth.QPN(0), []int{}
+		for len(turns) <= c.qps {
+			tx := e.PollTransmit(0, buf[:])
+			if dest := bth.BTH(buf[tx.NetLen:tx.Len]).DestQP(); dest != last {
+				turns, run, last = append(turns, run), 0, dest
+			}
+			run += tx.Len
 		}
-	}
-	if turns < 8 {
-		t.Errorf("%d changes of the QP; QPN of the second is %#x", turns, b2.QPN())
+		// The first QP began when it was alone.
+		for _, n := range turns[2:] {
+			if n < c.turn || n > c.turn+2*4096 {
+				t.Errorf("%+v: a QP sent %d bytes in a row", c, n)
+			}
+		}
 	}
 }

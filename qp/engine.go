@@ -38,6 +38,11 @@ type Config struct {
 	// selective repeat. 0 means DefaultReorderMemory.
 	MaxReorderMemory int
 
+	// LongTurns serves a QP longer before the next one, if few have packets to send. Ports that
+	// send runs are faster then, because a run has packets of one QP. While QPs of several traffic
+	// classes exist, it has no effect.
+	LongTurns bool
+
 	Classes [NumClasses]ClassConfig // traffic classes
 	// Rate limits all classes together, in bytes per second as ClassConfig.Rate. 0 means no limit.
 	Rate uint64
@@ -68,6 +73,7 @@ type Engine struct {
 	runq        *sched.Queue[*QP] // QPs that may have packets to send
 	serving     *QP               // the QP being served; it is not in runq
 	quantumLeft uint32            // bytes that serving may still send
+	longTurns   bool              // see Config
 
 	window   int   // prefetch window in QPs; 0: off
 	pipe     []*QP // ring of QPs in the prefetch pipeline; see prefetch.go
@@ -151,7 +157,8 @@ func NewEngine(c Config) (*Engine, error) {
 	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, qpns: c.QPNs, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
-		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		longTurns: c.LongTurns,
+		lastData:  -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.QPNs.limit(c.MaxQP))
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
@@ -358,11 +365,19 @@ func (e *Engine) next(now Time) *QP {
 		e.prefetchNext()
 		q.queued = false
 		if q.list == inRunq {
-			e.serving, e.quantumLeft = q, quantum
+			e.serving, e.quantumLeft = q, e.turn()
 			return q
 		}
 		e.releaseRunqSlot(q)
 	}
+}
+
+// turn returns how many bytes the QP that is served next may send.
+func (e *Engine) turn() uint32 {
+	if !e.longTurns {
+		return quantum
+	}
+	return min(max(longRound/uint32(e.runq.Len()+1), quantum), longTurn)
 }
 
 // schedule makes q eligible for sending.
@@ -379,7 +394,7 @@ func (e *Engine) schedule(q *QP) {
 	switch {
 	case q == e.serving:
 	case e.serving == nil && e.runq.Len() == 0: // it would be served next anyway
-		e.serving, e.quantumLeft = q, quantum
+		e.serving, e.quantumLeft = q, e.turn()
 	default:
 		e.enqueue(q)
 	}

@@ -235,7 +235,8 @@ func build(port driver.Port, c *config) (*Device, error) {
 	numbers := d.service.joinedBy(port, c.host)
 	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
-		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate}
+		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate,
+		LongTurns: info.Runs}
 	for i := range c.classes {
 		engine.Classes[i] = c.classes[i].engine()
 	}
