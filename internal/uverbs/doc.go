@@ -39,7 +39,7 @@
 //   - abi.go, ioctl.go, command.go: how calls are decoded; the table of commands
 //   - query.go: attributes of the device, the port and the GID table
 //   - file.go, ring_unsafe.go: shared memory and rings
-//   - space.go, transfer.go, maps.go: memory of the program
+//   - space.go, transfer.go, maps.go, maps_unsafe.go: memory of the program
 //   - memory.go, window.go: PDs and MRs; memory windows
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
 //   - resources.go: counts of objects

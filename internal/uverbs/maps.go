@@ -14,6 +14,24 @@ const mapsChunk = 16 << 10
 // mapped reports whether the program has mapped all n bytes at addr, readable, and also writable if
 // write is set.
 func (s *space) mapped(addr, n uint64, write bool) bool {
+	for end := addr + n; ; {
+		m, err := queryMapping(s.maps, addr)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.ENOTTY:
+			return s.listed(addr, end-addr, write)
+		case err != nil || m.end <= addr || !m.read || write && !m.write:
+			return false
+		}
+		if addr = m.end; addr >= end {
+			return true
+		}
+	}
+}
+
+// listed is mapped for kernels that must list all mappings.
+func (s *space) listed(addr, n uint64, write bool) bool {
 	buf := make([]byte, mapsChunk)
 	have, end := 0, addr+n
 	for off := int64(0); ; {

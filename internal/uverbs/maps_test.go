@@ -50,6 +50,19 @@ func TestRegisterHoles(t *testing.T) {
 	if err := register(0, 8, readable); err != unix.EFAULT {
 		t.Errorf("REG_MR of a range with an inaccessible page = %v, want EFAULT", err)
 	}
+	s, err := openSpace(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for first := range uint64(8) {
+		for n := uint64(1); first+n <= 8; n++ {
+			at, length := base+first*uint64(page), n*uint64(page)
+			if a, b := s.mapped(at, length, true), s.listed(at, length, true); a != b {
+				t.Errorf("pages %d to %d: mapped() = %v, listed() = %v", first, first+n, a, b)
+			}
+		}
+	}
 	if err := unix.Munmap(mem); err != nil {
 		t.Fatal(err)
 	}
