@@ -131,7 +131,7 @@ func TestJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	var list []map[string]any
-	if err := json.Unmarshal(b.Bytes(), &list); err != nil || len(list) != 5 {
+	if err := json.Unmarshal(b.Bytes(), &list); err != nil || len(list) != 10 {
 		t.Fatalf("%v: %d entries in %s", err, len(list), &b)
 	}
 	for _, e := range list {

@@ -47,7 +47,7 @@ func (c *comparison) measure(ctx context.Context) error {
 	start := time.Now()
 	for i := range figures {
 		for k := range sides {
-			s, f := &sides[k], &figures[i]
+			s, f := sides[k], &figures[i]
 			// A program's first run in an emulated guest is slower than later ones.
 			first, err := c.try(ctx, s, f, f.trial)
 			if err != nil {
@@ -78,11 +78,11 @@ func (c *comparison) measure(ctx context.Context) error {
 	return nil
 }
 
-// round measures every figure on both sides. The side that goes first alternates.
+// round measures every figure on all sides. The side that goes first alternates.
 func (c *comparison) round(ctx context.Context) error {
 	for i := range figures {
 		for k := range sides {
-			s, f := &sides[(k+c.rounds+i)%len(sides)], &figures[i]
+			s, f := sides[(k+c.rounds+i)%len(sides)], &figures[i]
 			short := &c.trials[key{f.name, s.name}][0]
 			if err := c.add(ctx, s, f, f.messages(short, c.o.run.Seconds())); err != nil {
 				return err

@@ -51,36 +51,42 @@ func compare(name, unit string, all, allBase []float64) result {
 	return r
 }
 
-// results compares the two sides.
+// results compares gorxe, and perftest under gorxe run, with rxe.
 func (c *comparison) results() []result {
 	list := []result{}
-	for i := range figures {
-		f := &figures[i]
-		column := func(s *side, of func(t, short *trial) float64) []float64 {
-			series := c.trials[key{f.name, s.name}]
-			var v []float64
-			for k := 1; k < len(series); k++ {
-				v = append(v, of(&series[k], &series[0]))
-			}
-			return v
+	for _, s := range []*side{&gorxeSide, &runSide} {
+		for i := range figures {
+			list = append(list, c.compare(s, &figures[i])...)
 		}
-		row := func(name, unit string, of func(t, short *trial) float64) result {
-			return compare(name, unit, column(&sides[0], of), column(&sides[1], of))
+	}
+	return list
+}
+
+// compare compares a side with rxe.
+func (c *comparison) compare(s *side, f *figure) (list []result) {
+	column := func(s *side, of func(t, short *trial) float64) (v []float64) {
+		series := c.trials[key{f.name, s.name}]
+		for k := 1; k < len(series); k++ {
+			v = append(v, of(&series[k], &series[0]))
 		}
-		r := row(f.name, f.unit, func(t, _ *trial) float64 { return t.value })
-		if r.less = f.latency; f.latency {
-			p99 := func(t, _ *trial) float64 { return t.p99 }
-			r.P99, r.BaselineP99 = round(stat.Median(column(&sides[0],
-				p99))), round(stat.Median(column(&sides[1], p99)))
-		}
+		return v
+	}
+	row := func(name, unit string, of func(t, short *trial) float64) result {
+		return compare(s.prefix+name, unit, column(s, of), column(&rxeSide, of))
+	}
+	r := row(f.name, f.unit, func(t, _ *trial) float64 { return t.value })
+	if r.less = f.latency; f.latency {
+		p99 := func(t, _ *trial) float64 { return t.p99 }
+		r.P99 = round(stat.Median(column(s, p99)))
+		r.BaselineP99 = round(stat.Median(column(&rxeSide, p99)))
+	}
+	r.Verdict = r.verdict()
+	list = append(list, r)
+	if u := f.cpu; u.name != "" {
+		r := row(u.name, u.unit, func(t, short *trial) float64 { return u.cost(f, t, short) })
+		r.less = true
 		r.Verdict = r.verdict()
 		list = append(list, r)
-		if u := f.cpu; u.name != "" {
-			r := row(u.name, u.unit, func(t, short *trial) float64 { return u.cost(f, t, short) })
-			r.less = true
-			r.Verdict = r.verdict()
-			list = append(list, r)
-		}
 	}
 	return list
 }
@@ -121,7 +127,7 @@ func writeJSON(w io.Writer, list []result) error {
 // notes explain the columns.
 const notes = `
 ratio is the median of gorxe / rxe over the rounds; spread is how unsure it is (up to 5 rounds (max-min)/median, then a 95 % confidence
-interval): above 30 % it is no measure. Latency is half of a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
+interval): above 30 % it is no measure. run_: perftest under gorxe run, beside the same programs on rxe. Latency is half of a round trip, the median. CPU is what both emulators took of the host, without what a program takes to start; gorxe spins.
 `
 
 func writeTable(w io.Writer, list []result) error {

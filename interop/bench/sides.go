@@ -18,9 +18,10 @@ type row struct {
 	datapath string  // of gorxe
 }
 
-// side is one of the two competitors.
+// side is one of the competitors.
 type side struct {
-	name string
+	name   string
+	prefix string // of the names of the rows that compare it with rxe
 	// argv is the command line; host is empty for the server.
 	argv  func(f *figure, n int, o *options, host string) []string
 	parse func(f *figure, out string) (row, error)
@@ -29,7 +30,12 @@ type side struct {
 // tcpPort is the TCP port on which both sides of a run meet.
 const tcpPort = 18515
 
-var sides = [...]side{{"gorxe", gorxeArgs, parseGorxe}, {"rxe", perftestArgs, parsePerftest}}
+var (
+	gorxeSide = side{"gorxe", "", gorxeArgs, parseGorxe}
+	runSide   = side{"gorxe run", "run_", runArgs, parsePerftest}
+	rxeSide   = side{"rxe", "", perftestArgs, parsePerftest}
+	sides     = [...]*side{&gorxeSide, &rxeSide, &runSide}
+)
 
 // pathMTU returns the largest path MTU that fits the device MTU with up to 80 bytes of headers, as
 // rxe counts them.
@@ -49,6 +55,12 @@ func gorxeArgs(f *figure, n int, o *options, host string) []string {
 		args = append(args, host)
 	}
 	return args
+}
+
+// runArgs runs the program of perftestArgs on gorxe's device, which has the same name and GIDs.
+func runArgs(f *figure, n int, o *options, host string) []string {
+	return append([]string{gorxePath, "run", "--dev", "eth0", "--datapath", "xdp", "--mode", o.mode,
+		"--"}, perftestArgs(f, n, o, host)...)
 }
 
 // perftestArgs: -x 1 is the GID of the IPv4 address. -F accepts a CPU with a varying clock. -N
