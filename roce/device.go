@@ -260,7 +260,9 @@ func build(port driver.Port, c *config) (*Device, error) {
 	if d.gsi, err = newGSI(d, info.MAC, numbers.ids, peers); err != nil {
 		return nil, fmt.Errorf("roce: connection manager: %w", err)
 	}
-	d.log = newLogger(c.logger, c.clock)
+	if d.log = newLogger(c.logger, c.clock); d.log != nil && c.host != nil {
+		c.host.SetLog(d.log.user)
+	}
 	d.opened, d.clock = time.Now(), c.clock
 	if c.trace != nil {
 		if err := d.setTraces(&traceSet{all: c.trace}); err != nil {

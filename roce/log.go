@@ -2,6 +2,7 @@ package roce
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -138,6 +139,15 @@ func (g *logger) line(level slog.Level, peer netip.Addr, text string, attrs ...s
 	default:
 		g.lost++
 	}
+}
+
+// user logs a line that programs of a user of this host can cause, through a node service. It does
+// not block.
+func (g *logger) user(level slog.Level, uid uint32, text string, attrs ...slog.Attr) {
+	// Rates are by prefix. A user gets a /64 of addresses that no peer can have.
+	b := [16]byte{0: 0xff}
+	binary.BigEndian.PutUint32(b[4:], uid)
+	g.line(level, netip.AddrFrom16(b), text, attrs...)
 }
 
 // eventLevels are the levels of asynchronous events; others have slog.LevelDebug.

@@ -2,6 +2,7 @@ package roce
 
 import (
 	"errors"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,8 @@ func newFakeMember(port driver.Port, slot uint8) *fakeMember {
 
 func (m *fakeMember) Unwrap() driver.Port { return m.Port }
 func (m *fakeMember) Slot() uint8         { return m.slot }
+
+func (m *fakeMember) SetLog(func(slog.Level, uint32, string, ...slog.Attr)) {}
 
 func (m *fakeMember) Listen(id, mask uint64) error {
 	m.mu.Lock()

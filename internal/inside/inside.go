@@ -1,6 +1,8 @@
 package inside
 
 import (
+	"log/slog"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
@@ -22,6 +24,9 @@ type ServiceHost interface {
 	// Forward passes a packet to QP1 on, and returns true, if it is for another program. Only the
 	// loop's owner calls it.
 	Forward(p *bth.Packet) bool
+	// SetLog sets the function that logs what programs of a user do. It limits the lines of each
+	// user, and does not block.
+	SetLog(log func(level slog.Level, uid uint32, text string, attrs ...slog.Attr))
 }
 
 // Objects has the numbers of the verbs objects of a device, and the bytes that count for

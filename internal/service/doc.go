@@ -40,6 +40,7 @@
 //   - network.go: what the server tells members about the network
 //   - will.go: what is sent for a member that has died
 //   - report.go: the status of a service
+//   - log.go: what is logged about members
 //   - client.go: the connection of a member to its service
 //   - member.go: Join and MemberPort
 package service

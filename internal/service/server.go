@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -44,6 +45,7 @@ type Server struct {
 	closing sync.Once
 
 	patience time.Duration // see alonePatience
+	log      atomic.Pointer[logFunc]
 	running  sync.WaitGroup
 
 	mu       sync.Mutex
@@ -255,7 +257,11 @@ func (s *Server) admit(c *net.UnixConn) {
 			same++
 		}
 	}
-	if err != nil || s.closed || len(s.conns) == maxConns || same == maxConns/2 {
+	if len(s.conns) == maxConns || same == maxConns/2 {
+		err = errors.Join(err, refuse("too many connections"))
+	}
+	if err != nil || s.closed {
+		n.refused("", err)
 		_ = c.Close()
 		return
 	}

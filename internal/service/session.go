@@ -60,13 +60,17 @@ func (n *session) end() {
 
 // run answers requests until the connection ends.
 func (n *session) run() {
-	defer n.s.release(n)
+	var err error
+	defer func() {
+		n.s.release(n)
+		n.ended(err)
+	}()
 	defer n.end()
 	_ = n.w.c.SetReadDeadline(time.Now().Add(joinPatience))
 	for n.pace() {
 		var m message
-		fd, err := n.w.receive(&m)
-		if err != nil {
+		var fd int
+		if fd, err = n.w.receive(&m); err != nil {
 			break
 		}
 		if m.Op == opReport && n.slot != 0 {
@@ -116,7 +120,10 @@ func (n *session) handle(m *message) error {
 		out, err = n.status(&r)
 	case m.Op == opJoin && n.slot == 0:
 		if out, err = n.join(m, &r); err == nil {
+			n.hasJoined()
 			defer n.follow()
+		} else {
+			n.refused(printable(m.Name), err)
 		}
 	case n.slot == 0:
 		return errProtocol

@@ -22,6 +22,7 @@ type flags struct {
 	services serviceList
 	confine  device.Confinement
 	node     node
+	log      logging
 	metrics  monitoring
 	version  string // of gorxe
 	port     cli.Int
@@ -70,7 +71,8 @@ it kept. It warns of packets that honest peers rarely send, at most once per
 minute and kind, and counts the peers that it refuses. With --json it also prints an
 event "network" every 5 seconds while it sends data, packets get lost, or the network
 is congested: what it retransmitted, ECN marks and CNPs, and RTT, window and rate of
-the fastest queue pairs. With Ctrl-C or SIGTERM it prints its counters and detaches
+the fastest queue pairs. --log writes a log of connections, programs and failures to
+stderr, with a limit of lines per peer and user. With Ctrl-C or SIGTERM it prints its counters and detaches
 from the interface.`,
 		Example: `  gorxe up eth0
 
@@ -112,6 +114,7 @@ from the interface.`,
 	fs.Var(&f.services, "services", "services to offer: a list of ping, perf and rping, or none")
 	f.confine.Register(fs, device.DefaultUser)
 	f.node.register(fs)
+	f.log.register(fs)
 	fs.Var(&f.metrics.address, "metrics", "serve a status page, JSON and metrics of Prometheus over "+
 		"HTTP at PORT of 127.0.0.1, or at ADDR:PORT (anybody who can reach it can read it)")
 	cli.JSONVar(fs, &f.json, "print events as lines of JSON")
@@ -119,7 +122,7 @@ from the interface.`,
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
-	dev, err := f.node.open(&f.device)
+	dev, err := f.node.open(&f.device, f.log.options(diag))
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@
 //   - warn.go: warnings about suspicious packets
 //   - network.go: loss and congestion
 //   - metrics.go: the HTTP server of --metrics
+//   - log.go: the flags about the log
 //   - notify.go: telling the service manager that the device is ready
 //   - print.go: the output
 package up

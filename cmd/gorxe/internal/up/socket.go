@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/spf13/pflag"
@@ -46,9 +47,9 @@ func (n *node) register(fs *pflag.FlagSet) {
 	fs.Var(&n.perUser, "user-programs", "largest number of programs of a user that join")
 }
 
-// open opens the device and starts the node service. If the service at the standard path cannot be
-// started, the device is opened without it.
-func (n *node) open(f *device.Flags) (*roce.Device, error) {
+// open opens the device with opts and starts the node service. If the service at the standard path
+// cannot be started, the device is opened without it.
+func (n *node) open(f *device.Flags, opts []roce.Option) (*roce.Device, error) {
 	if filepath.IsAbs(f.Iface) {
 		return nil, cli.Usagef("%s is the socket of another service: name an interface", f.Iface)
 	}
@@ -57,13 +58,13 @@ func (n *node) open(f *device.Flags) (*roce.Device, error) {
 		return nil, err
 	}
 	if n.path == service.NoSocket {
-		return f.Open(roce.Auto, roce.WithoutService())
+		return f.Open(roce.Auto, append(opts, roce.WithoutService())...)
 	}
-	dev, err := n.start(f, gid)
+	dev, err := n.start(f, gid, opts)
 	if err == nil || n.path != "" {
 		return dev, err
 	}
-	alone, failed := f.Open(roce.Auto, roce.WithoutService())
+	alone, failed := f.Open(roce.Auto, append(slices.Clip(opts), roce.WithoutService())...)
 	if failed != nil {
 		return nil, servedAlready(f.Iface, failed)
 	}
@@ -85,7 +86,7 @@ func servedAlready(iface string, err error) error {
 }
 
 // start opens the device with a node service whose socket has a group.
-func (n *node) start(f *device.Flags, gid int) (*roce.Device, error) {
+func (n *node) start(f *device.Flags, gid int, opts []roce.Option) (*roce.Device, error) {
 	path := n.path
 	if path == "" {
 		path = service.DefaultPath(f.Iface)
@@ -95,7 +96,7 @@ func (n *node) start(f *device.Flags, gid int) (*roce.Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	dev, err := f.Open(roce.Auto, inside.Host(s).(roce.Option))
+	dev, err := f.Open(roce.Auto, append(slices.Clip(opts), inside.Host(s).(roce.Option))...)
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
