@@ -52,7 +52,9 @@ func newConn(dev *roce.Device, qp *roce.QP, cfg Config) (*Conn, error) {
 		return nil, err
 	}
 	c.mem = c.mr.Bytes()
-	c.virtual, c.manual = dev.Virtual(), dev.Info().Progress == roce.Manual
+	info := dev.Info()
+	c.virtual = dev.Virtual()
+	c.polls = info.Progress == roce.Auto && info.Datapath != "memory"
 	c.initSending()
 	c.initReceiving()
 	c.initCalling()

@@ -17,7 +17,7 @@ import (
 // waiting is the part of a Conn for callers that wait.
 type waiting struct {
 	virtual   bool
-	manual    bool               // progress of the device
+	polls     bool               // a lone caller polls before it waits
 	polling   bool               // a leader waits at the CQ
 	promoted  bool               // a follower was woken to lead, and has not run yet
 	awake     int                // followers that were woken and have not run yet
@@ -107,7 +107,7 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 		wait, c.interrupt = context.WithCancel(ctx)
 		defer c.interrupt()
 	}
-	soon := q.soon && !c.manual && c.followers.first == nil
+	soon := q.soon && c.polls && c.followers.first == nil
 	c.mu.Unlock()
 	n, err := c.completions(wait, soon)
 	ended := c.ended(n, err)
@@ -125,7 +125,8 @@ func (c *Conn) lead(ctx context.Context, q *waitq) error {
 
 // completions waits for completions. If one is expected soon, it polls first: waking a goroutine
 // takes longer than a round trip. Otherwise it waits at once, so that more completions are handled
-// together. With Manual progress, Wait polls itself.
+// together. With Manual progress, Wait polls itself. On a link in memory, polling delays the
+// goroutines that make the answer.
 func (c *Conn) completions(ctx context.Context, soon bool) (n int, err error) {
 	for i := 0; i < polls && soon; i++ {
 		if n := c.cq.Poll(c.wcs[:]); n > 0 {
