@@ -42,7 +42,7 @@ func TestSecondService(t *testing.T) {
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
 	f := &device.Flags{Iface: udp.RandomLoopback().String(), GIDIndex: device.AnyGID}
 	var first, second node
-	dev, err := first.open(f)
+	dev, err := first.open(f, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestSecondService(t *testing.T) {
 	if first.socket() != path {
 		t.Fatalf("the socket is %q (%s), want %q", first.socket(), first.describe(), path)
 	}
-	_, err = second.open(f)
+	_, err = second.open(f, nil)
 	if err == nil || !strings.Contains(err.Error(), "-d "+path) ||
 		!errors.Is(err, roce.ErrPortInUse) {
 		t.Errorf("a second service: %v, want ErrPortInUse with the path %s", err, path)
