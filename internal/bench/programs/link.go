@@ -46,7 +46,7 @@ func (b *bench) open() (closeAll func() error, err error) {
 			continue
 		}
 		// Without IPv6, the IPv4 address has GID index 0, as on the loopback interface.
-		pair, err := veth.New(veth.Options{NoIPv6: true})
+		pair, err := veth.New(veth.Options{NoIPv6: true, Offloads: true})
 		if err != nil {
 			return nil, fmt.Errorf("create a veth pair: %w", err)
 		}
