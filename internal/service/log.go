@@ -24,6 +24,17 @@ func (n *session) line(level slog.Level, text, name string, attrs ...slog.Attr) 
 		slog.Int("pid", int(n.cred.Pid)), slog.Uint64("uid", uint64(n.cred.Uid))}, attrs...)...)
 }
 
+// maxReason is the longest reason in a line, bytes. The error of a message may contain parts of it.
+const maxReason = 200
+
+func reason(err error) slog.Attr {
+	text := err.Error()
+	if len(text) > maxReason {
+		text = text[:maxReason] + "..."
+	}
+	return slog.String("reason", text)
+}
+
 // hasJoined logs a new member.
 func (n *session) hasJoined() {
 	n.line(slog.LevelInfo, "program joined", n.name, slog.Int("slot", int(n.slot)))
@@ -32,7 +43,7 @@ func (n *session) hasJoined() {
 // refused logs a program that could not connect or join. err is nil if the service ends.
 func (n *session) refused(name string, err error) {
 	if err != nil {
-		n.line(slog.LevelWarn, "program refused", name, slog.String("reason", err.Error()))
+		n.line(slog.LevelWarn, "program refused", name, reason(err))
 	}
 }
 
@@ -51,11 +62,11 @@ func (n *session) ended(err error) {
 		attrs := []slog.Attr{slog.Int("slot", int(n.slot)),
 			slog.Duration("after", time.Since(n.joined).Round(time.Millisecond))}
 		if err != nil {
-			attrs = append(attrs, slog.String("reason", err.Error()))
+			attrs = append(attrs, reason(err))
 		}
 		n.line(level, text, n.name, attrs...)
 	case err != nil:
-		n.line(slog.LevelWarn, "connection refused", "", slog.String("reason", err.Error()))
+		n.line(slog.LevelWarn, "connection refused", "", reason(err))
 	}
 }
 

@@ -2,6 +2,7 @@ package service_test
 
 import (
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,5 +99,19 @@ func TestLogIsLimited(t *testing.T) {
 			_ = m.Close()
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// A message that is not one of the protocol does not get into the log as a whole.
+func TestLogOfLongMessage(t *testing.T) {
+	s, text := newLoggedHost(t, 1)
+	c, err := net.Dial("unixpacket", s.Path())
+	must(t, err)
+	defer c.Close()
+	_, err = c.Write([]byte(`{"id":` + strings.Repeat("1", service.MaxMessage/2) + `}`))
+	must(t, err)
+	expectLine(t, text, `msg="connection refused"`, "111...")
+	if n := len(text.String()); n > 2000 {
+		t.Errorf("the log has %d bytes", n)
 	}
 }
