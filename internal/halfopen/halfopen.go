@@ -20,7 +20,7 @@ const (
 	// calmTime is how long after the latest replacement the patience is MaxTime again.
 	calmTime = 10 * time.Second
 	// share is the fraction of the slots that one prefix (limit.Prefix) may keep for longer than
-	// MinTime.
+	// the patience.
 	share = 4
 	// releaseTime is how long Take waits for the slot of a replaced request before it replaces one
 	// of a prefix that has no more than its share. On a busy machine, a slot may be released late.
@@ -71,9 +71,8 @@ func New(n int) *Slots {
 
 // Take waits for a slot for a request of peer. If there is none, it replaces the oldest request of
 // the prefix that has the most, after MinTime to MaxTime: it calls the stop of that request with
-// ErrReplaced.
-// The slot becomes free when its owner calls Release, which it should do soon. Take fails only if
-// ctx ends.
+// ErrReplaced. The slot becomes free when its owner calls Release, which it should do soon. Take
+// fails only if ctx ends.
 func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCauseFunc) (
 	*Slot, error) {
 	prefix := limit.Prefix(peer)

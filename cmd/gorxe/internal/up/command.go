@@ -72,8 +72,8 @@ minute and kind, and counts the peers that it refuses. With --json it also print
 event "network" every 5 seconds while it sends data, packets get lost, or the network
 is congested: what it retransmitted, ECN marks and CNPs, and RTT, window and rate of
 the fastest queue pairs. --log writes a log of connections, programs and failures to
-stderr, with a limit of lines per peer and user. With Ctrl-C or SIGTERM it prints its counters and detaches
-from the interface.`,
+stderr, with a limit of lines per peer and user. With Ctrl-C or SIGTERM it prints its
+counters and detaches from the interface.`,
 		Example: `  gorxe up eth0
 
   # from another host
