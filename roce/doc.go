@@ -53,9 +53,9 @@
 //
 // Some thread must run the protocol: receive, answer, retransmit. [WithProgress] selects it.
 //
-//   - [Auto], the default: a goroutine of the Device that is locked to its OS thread. It spins for
-//     a while after the last packet, then sleeps in the kernel. Peers' requests are served at any
-//     time.
+//   - [Auto], the default: a goroutine of the Device, which is locked to its OS thread unless the
+//     Device is in memory. It spins for a while after the last packet, then sleeps. Peers' requests
+//     are served at any time.
 //   - [Manual]: the calls of [CQ.Poll], [CQ.Wait] and [Device.Progress]. This gives the lowest
 //     latency, because no work passes between threads. A program that stops calling them stops
 //     answering, and its peers' retries are exhausted.

@@ -54,9 +54,9 @@ func (l PeerList) access() (limit.Access, error) {
 type Progress uint8
 
 const (
-	// Auto: a goroutine of the Device that is locked to its OS thread. It spins for a while after
-	// the last packet (Expert.Spin) and then sleeps in the kernel. Peers' requests are served
-	// without calls of the program.
+	// Auto: a goroutine of the Device, which is locked to its OS thread unless the Device is in
+	// memory. It spins for a while after the last packet (Expert.Spin) and then sleeps. Peers'
+	// requests are served without calls of the program.
 	Auto Progress = iota
 	// Manual: the program's calls of CQ.Poll, CQ.Wait and Device.Progress, in the calling thread.
 	// This gives the lowest latency, because no work passes between threads. While the program
