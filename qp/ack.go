@@ -36,7 +36,8 @@ func (q *QP) oweAck(now Time, asked bool) {
 
 // replyFirst reports whether a request may precede the ACK that is due. A program that had to be
 // woken up takes longer than ackSoon to post its reply, which its peer waits for. Only the first
-// packet of a step may, so that a stream of requests does not delay the ACK.
+// packet of a step may, and only one for each ACK, so that a stream of requests does not delay the
+// ACK, even if tokens or the backlog permit one packet per step.
 func (q *QP) replyFirst(now Time) bool {
 	return q.ackOwed && !q.ackNow && !q.nakOwed && !q.cnpOwed && q.answers.empty() &&
 		q.typ == RC && q.State() == RTS && now != q.eng.lastData

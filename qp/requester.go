@@ -68,6 +68,7 @@ func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 	if q.owes && q.hasAnswer(now) {
 		if q.replyFirst(now) {
 			if n, netLen = q.sendRequest(now, b); n > 0 {
+				q.ackNow = true
 				return n, netLen
 			}
 		}

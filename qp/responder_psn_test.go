@@ -91,6 +91,28 @@ func TestLateReplyPrecedesACK(t *testing.T) {
 	k.hears("ACK +2 msn=3")
 }
 
+// Only one packet precedes the ACK, also if each step sends one packet, as with a rate or while the
+// port has no space for more.
+func TestOneReplyPrecedesACK(t *testing.T) {
+	k := newTalk(t, RC)
+	k.say(k.write(0, seq(8)))
+	k.now += 10 * ackSoon
+	k.post(k.wr(1, OpSend, 4*talkMTU))
+	k.HandleDoorbells(k.now)
+	var buf [2048]byte
+	for i, want := range []bth.Opcode{bth.RCSendFirst, bth.RCAck, bth.RCSendMiddle} {
+		tx := k.PollTransmit(k.now, buf[:])
+		if tx == nil {
+			t.Fatalf("no packet in step %d", i)
+		}
+		if got := bth.BTH(buf[tx.NetLen:tx.Len]).Opcode(); got != want {
+			t.Errorf("step %d sends %v, want %v", i, got, want)
+		}
+		k.Copied()
+		k.now += ackSoon
+	}
+}
+
 // Packets without AckReq are acknowledged too (IBA 9.7.5.1.2), after a longer delay, so that the
 // requester's slots are freed.
 func TestUnrequestedACK(t *testing.T) {
