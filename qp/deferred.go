@@ -43,3 +43,6 @@ func (e *Engine) copyOut(dst []byte, at int, src []byte) {
 		e.tx.Payload, e.tx.PayloadAt = src[:n], at
 	}
 }
+
+// undefer forgets the deferred payload of a packet that is not sent.
+func (e *Engine) undefer() { e.tx.Payload, e.tx.PayloadAt = nil, 0 }

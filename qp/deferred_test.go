@@ -190,3 +190,24 @@ func TestDeferredPayloadOfRead(t *testing.T) {
 		t.Error("the READ returned wrong data")
 	}
 }
+
+// A late reply that fails after a part of its payload was deferred leaves nothing to the ACK.
+func TestACKAfterFailedReply(t *testing.T) {
+	k := newTalk(t, RC, func(_ *InitAttr, at *Attr) { at.PathMTU = 4096 })
+	k.DeferPayloads()
+	m, mem := k.region(k.pd, 64, 0)
+	k.say(k.write(0, seq(8)))
+	k.now += 10 * ackSoon
+	k.post(SendWR{ID: 1, Op: OpSend, SGEs: []SGE{k.sge(0, 2*minDeferred),
+		{Addr: mr.AddrOf(mem), Length: 64, LKey: bth.LKey(m.LKey())}}})
+	must(t, k.mrs.Deregister(m))
+	k.HandleDoorbells(k.now)
+	var buf [8192]byte
+	tx := k.PollTransmit(k.now, buf[:])
+	if tx == nil || bth.BTH(buf[tx.NetLen:tx.Len]).Opcode() != bth.RCAck {
+		t.Fatalf("PollTransmit() = %+v, want an ACK", tx)
+	}
+	if tx.Payload != nil {
+		t.Errorf("the ACK has %d deferred bytes", len(tx.Payload))
+	}
+}

@@ -266,7 +266,7 @@ func (e *Engine) queuesIdle() bool {
 // until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
-	tx.Payload, tx.PayloadAt = nil, 0
+	e.undefer()
 	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
 		if short {
@@ -274,7 +274,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		}
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
-			tx.Payload, tx.PayloadAt = nil, 0
+			e.undefer()
 			e.endService(q)
 			continue
 		}
@@ -294,7 +294,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		if n > len(b) { // the port's MTU fell below the path MTU: drop the packet, as a link would
 			e.c.DropLength++
 			e.classes[tx.Class].SentPkts--
-			tx.Payload, tx.PayloadAt = nil, 0
+			e.undefer()
 			e.Copied()
 			continue
 		}

@@ -71,6 +71,7 @@ func (q *QP) transmit(now Time, b []byte) (n, netLen int) {
 				q.ackNow = true
 				return n, netLen
 			}
+			q.eng.undefer()
 		}
 		if n, netLen = q.sendAnswer(now, b); n > 0 {
 			return n, netLen
