@@ -50,8 +50,9 @@ func TestFlush(t *testing.T) {
 		put(301, 3, true)
 		put(400, 8, true)
 		put(400, 4, true)
-		put(3*page-50, 100, true) // its end has no memory
-		put(3*page+100, 20, false)
+		put(3*page-130, 80, false)
+		put(3*page-50, 100, true) // contiguous with the one before it, but its end has no memory
+		put(3*page+50, 20, false)
 		put(2*page, 1000, true)
 		put(4*page-7, 10, false)
 		put(page, 1, false)
