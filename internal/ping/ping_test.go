@@ -131,6 +131,7 @@ func TestClientIsAwake(t *testing.T) {
 	const attempts, enough = 500, 3 // a loaded machine may wake the client late
 	awake := 0
 	for i := 0; i < attempts && awake < enough; i++ {
+		r.own.woken.Store(nil)
 		next := in(5 * time.Millisecond)
 		if err := c.Wait(t.Context(), next, false); err != nil {
 			t.Fatal(err)
