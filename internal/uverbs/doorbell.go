@@ -165,6 +165,7 @@ func (b *bells) drain(scanned bool) {
 
 // Doorbells implements loop.Guest.
 func (d *Device) Doorbells(slept, rung bool) {
+	d.loaded = loaded{} // by packets that were sent between two steps; see Loop.SendPending
 	if !d.watched {
 		return
 	}

@@ -176,6 +176,9 @@ func TestLoaded(t *testing.T) {
 		fill(4)
 		p.dev.turn++
 		load(0, 50, 4)
+		fill(6)
+		p.dev.Doorbells(false, false) // a step begins
+		load(0, 50, 6)
 		fill(5)
 		m.Store(m.mem[200:208], []byte("abcdefgh"), true)
 		load(0, 50, 5)
