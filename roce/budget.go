@@ -65,9 +65,22 @@ func newBudget(limit uint64) budget {
 	return budget{account: new(account), limit: limit}
 }
 
-// take reserves n bytes for what, or returns ErrNoMemory. If closed objects are in the way, it runs
-// the garbage collector first.
+// take counts n bytes for what, which are about to be allocated, or returns ErrNoMemory.
 func (b *budget) take(n int, what string) error {
+	if err := b.count(n, what); err != nil {
+		return err
+	}
+	if err := probe(n); err != nil {
+		b.give(n)
+		return fmt.Errorf("%w: %s needs %d bytes, which the operating system refuses: %w",
+			ErrNoMemory, what, n, err)
+	}
+	return nil
+}
+
+// count is take for memory that exists already. If closed objects are in the way, it runs the
+// garbage collector first.
+func (b *budget) count(n int, what string) error {
 	used, ok := b.reserve(uint64(n))
 	if !ok && uint64(n) <= b.limit && b.garbage.Load() > 0 {
 		runtime.GC()
@@ -78,20 +91,10 @@ func (b *budget) take(n int, what string) error {
 		}
 	}
 	if !ok {
-		return b.refuse(used, n, what)
-	}
-	if err := probe(n); err != nil {
-		b.give(n)
-		return fmt.Errorf("%w: %s needs %d bytes, which the operating system refuses: %w",
-			ErrNoMemory, what, n, err)
+		return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d",
+			ErrNoMemory, b.limit, used, what, n)
 	}
 	return nil
-}
-
-// refuse returns the error for what needs n bytes while used bytes are in use.
-func (b *budget) refuse(used uint64, n int, what string) error {
-	return fmt.Errorf("%w: the limit is %d bytes, %d are in use, and %s needs %d", ErrNoMemory,
-		b.limit, used, what, n)
 }
 
 // reserve takes n bytes if they are free. It returns how many were in use.

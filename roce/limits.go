@@ -74,10 +74,7 @@ func (d *Device) charge(n int, what string) error {
 	if d.limits.Memory == 0 {
 		return nil
 	}
-	if used, ok := d.mem.reserve(uint64(n)); !ok {
-		return d.mem.refuse(used, n, what)
-	}
-	return nil
+	return d.mem.count(n, what)
 }
 
 // discharge ends that.
