@@ -113,8 +113,9 @@ func (g *group) open(slot uint8, index int, rate uint64) (fd int, err error) {
 }
 
 // pace limits the rate of a socket, bytes per second; 0: no limit. Only the queueing discipline fq
-// obeys. The kernel never raises the rate again, so that the program cannot. It is higher than that
-// at which the member itself sends, so that packets do not wait in fq.
+// obeys. The kernel never raises the rate again, so that the program cannot, but it can bypass fq's
+// pacing with SO_TXTIME. The rate is higher than that at which the member itself sends, so that
+// packets do not wait in fq.
 func pace(fd int, rate uint64) error {
 	if rate == 0 {
 		return nil
