@@ -35,13 +35,13 @@ var (
 	ErrInvalid = errors.New("roce: invalid argument")
 	// ErrForeign: an argument belongs to another Device.
 	ErrForeign = qp.ErrForeign
-	// ErrNoMemory: the object would exceed Expert.MaxMemory, or the process's share of the
-	// machine's memory.
-	ErrNoMemory = errors.New("roce: not enough memory: " +
-		"create fewer or shorter queues, or raise Expert.MaxMemory")
-	// ErrTooMany: Expert.MaxPD or Expert.MaxMR is reached.
+	// ErrNoMemory: the object would exceed Limits.Memory, Expert.MaxMemory, or the process's share
+	// of the machine's memory.
+	ErrNoMemory = errors.New("roce: not enough memory: create fewer or shorter queues, " +
+		"or raise Expert.MaxMemory or the limit of WithLimits or of the node service")
+	// ErrTooMany: Expert.MaxPD, Expert.MaxMR or Limits.MRs is reached.
 	ErrTooMany = mr.ErrTooMany
-	// ErrTooManyQPs: Expert.MaxQP is reached.
+	// ErrTooManyQPs: Expert.MaxQP or Limits.QPs is reached.
 	ErrTooManyQPs = qp.ErrTooManyQPs
 	// ErrInvalidDepth: the depth of a queue is out of range.
 	ErrInvalidDepth = qp.ErrInvalidDepth

@@ -89,6 +89,29 @@ func TestMemoryLimitAfterClose(t *testing.T) {
 	}
 }
 
+// A fast memory region counts with the bytes that it may register.
+func TestMemoryLimitFast(t *testing.T) {
+	const limit, size = 1 << 20, 600_000
+	link := newLink(t, loopback.Config{})
+	d := newDevice(t, link, 0, WithProgress(Manual), WithLimits(Limits{MRs: 2, Memory: limit}))
+	pd, err := d.AllocPD()
+	must(t, err)
+	for range 3 {
+		f, err := pd.AllocFastMR(size)
+		must(t, err)
+		if _, err := pd.AllocFastMR(size); !errors.Is(err, ErrNoMemory) {
+			t.Fatalf("1,200,000 bytes: %v, want ErrNoMemory", err)
+		}
+		if _, err := pd.AllocFastMR(-1); !errors.Is(err, ErrMemoryLength) {
+			t.Fatalf("-1 bytes: %v, want ErrMemoryLength", err)
+		}
+		must(t, f.Close())
+	}
+	if used := d.mem.used.Load(); used != 0 {
+		t.Errorf("%d bytes are in use without a region", used)
+	}
+}
+
 func TestLimitsOutOfRange(t *testing.T) {
 	for _, l := range []Limits{{QPs: -1}, {MRs: -1}, {Rate: MinRate - 1}, {Rate: MaxRate + 1}} {
 		link := newLink(t, loopback.Config{})

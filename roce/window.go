@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/gorxe/gorxe/mr"
@@ -148,17 +149,22 @@ type FastMR struct {
 	closed bool // guarded by Device.ctl
 }
 
-// AllocFastMR creates a fast memory region for at most max bytes.
+// AllocFastMR creates a fast memory region for at most max bytes. They count for Limits.Memory
+// until Close.
 //
-// Errors: ErrMemoryLength, ErrTooMany, ErrClosed.
+// Errors: ErrMemoryLength, ErrTooMany, ErrNoMemory, ErrClosed.
 func (p *PD) AllocFastMR(max int) (*FastMR, error) {
 	f := &FastMR{pd: p}
 	err := p.create("a fast memory region", func() (err error) {
-		if f.f, err = p.dev.mrs.AllocFastMR(p.pd, max); err == nil {
-			p.dev.fasts[f] = struct{}{}
-			p.add(f)
+		if f.f, err = p.dev.mrs.AllocFastMR(p.pd, max); err != nil {
+			return err
 		}
-		return err
+		if err = p.dev.charge(max, "a fast memory region"); err != nil {
+			return errors.Join(err, p.dev.mrs.FreeFastMR(f.f))
+		}
+		p.dev.fasts[f] = struct{}{}
+		p.add(f)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -213,5 +219,6 @@ func (f *FastMR) kill() error {
 	f.closed = true
 	delete(f.pd.dev.fasts, f)
 	f.pd.remove(f)
+	f.pd.dev.discharge(f.f.Max())
 	return nil
 }
