@@ -124,7 +124,7 @@ func (r *suiteRig) copy(t *testing.T, host string) {
 		t.Errorf("the copy differs: %d bytes, %v", len(got), err)
 	}
 	server.interrupt()
-	<-server.ended
+	server.awaitEnd(t)
 }
 
 // infinitely runs perftest until a signal ends the client.
