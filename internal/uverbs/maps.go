@@ -19,7 +19,7 @@ func (s *space) mapped(addr, n uint64, write bool) bool {
 		switch {
 		case err == unix.EINTR:
 			continue
-		case err == unix.ENOTTY:
+		case err == unix.ENOTTY || err == unix.EPERM || err == unix.EACCES || err == unix.ENOSYS:
 			return s.listed(addr, end-addr, write)
 		case err != nil || m.end <= addr || !m.read || write && !m.write:
 			return false
@@ -30,7 +30,7 @@ func (s *space) mapped(addr, n uint64, write bool) bool {
 	}
 }
 
-// listed is mapped for kernels that must list all mappings.
+// listed is mapped for kernels that must list all mappings, and sandboxes that forbid the ioctl.
 func (s *space) listed(addr, n uint64, write bool) bool {
 	buf := make([]byte, mapsChunk)
 	have, end := 0, addr+n

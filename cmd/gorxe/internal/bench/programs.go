@@ -18,11 +18,11 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Measure programs of libibverbs under 'gorxe run', beside 'gorxe perf'",
-		Long: `Run pairs of perftest's programs (ib_write_bw, ib_write_lat) with 'gorxe run' on this host, beside pairs
-of 'gorxe perf', on two loopback addresses with UDP sockets, and as root also with AF_XDP on a veth
-pair (figures with _xdp). perftest must be installed. Measure also
-how many calls are intercepted while data moves, how long such a call takes, and the memory of an
-idle 'gorxe run'.
+		Long: `Run pairs of perftest's programs (ib_write_bw, ib_write_lat) with 'gorxe run' on this
+host, beside pairs of 'gorxe perf', on two loopback addresses with UDP sockets, and as
+root also with AF_XDP on a veth pair (figures with _xdp). perftest must be installed.
+Measure also how many calls are intercepted while data moves, how long such a call takes,
+and the memory of an idle 'gorxe run'.
 
 The sides alternate, round by round. Values are medians.
 
