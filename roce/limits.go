@@ -41,14 +41,9 @@ func (c *config) applyLimits(port driver.Port) error {
 		return fmt.Errorf("%w: limits of %d queue pairs and %d memory regions", ErrInvalid, l.QPs,
 			l.MRs)
 	}
-	if l.QPs > 0 {
-		c.maxQP = min(cmp.Or(c.maxQP, qp.DefaultMaxQP), l.QPs)
-	}
-	if l.MRs > 0 {
-		c.maxMR = min(cmp.Or(c.maxMR, mr.DefaultMaxMR), l.MRs)
-	}
-	l.QPs = cmp.Or(c.maxQP, qp.DefaultMaxQP)
-	l.MRs = cmp.Or(c.maxMR, mr.DefaultMaxMR)
+	l.QPs = lower(l.QPs, cmp.Or(c.maxQP, qp.DefaultMaxQP))
+	l.MRs = lower(l.MRs, cmp.Or(c.maxMR, mr.DefaultMaxMR))
+	c.maxQP, c.maxMR = l.QPs, l.MRs
 	if l.Memory > 0 {
 		l.Memory = lower(l.Memory, c.maxMemory)
 	}

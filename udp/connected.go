@@ -76,10 +76,10 @@ func (s *socket) hopLimit(limit uint8, packet []byte) uint8 {
 
 // isDatagram reports whether a packet is a datagram of a program, not of the connection manager.
 func isDatagram(packet []byte) bool {
-	const transport = 0xe0       // in an opcode
 	if len(packet) < minPacket { // the last one of a forged run
 		return false
 	}
+	const transport = 0xe0 // in an opcode
 	b := bth.BTH(packet)
 	return b.Opcode()&transport == bth.UDSendOnly&transport && b.DestQP() != bth.QPNGSI
 }

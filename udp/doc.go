@@ -26,8 +26,8 @@
 //   - Packets to an address arrive whatever the interface on which they come, as for all sockets.
 //     Peers on the same host are reachable.
 //   - Peers that get packets one by one get a socket that is connected to them, for which the
-//     kernel needs less time. Its IPv4 packets count their identification. All packets that it
-//     receives have the hop limit of the first one.
+//     kernel needs less time. Its IPv4 packets count their identification. Received packets have
+//     the hop limit of the first one; datagrams have their own.
 //   - The kernel's work for each packet costs more than AF_XDP: the rate and the latency are worse.
 //
 // # Runs

@@ -62,7 +62,8 @@ var (
 	objects    = desc("program_objects", "number of verbs objects", append(programLabels, "type")...)
 	roundTrips = desc("rtt_seconds", "round trips of RC queue pairs, without retransmitted packets",
 		programLabels...)
-	qpRoundTrips = desc("qp_round_trip_seconds", "round trips of a queue pair, without retransmitted packets",
+	qpRoundTrips = desc("qp_round_trip_seconds",
+		"round trips of a queue pair, without retransmitted packets",
 		append(programLabels, "qpn", "remote")...)
 	omittedQPs = desc("qps_omitted", "queue pairs without metrics of their own", "device")
 )

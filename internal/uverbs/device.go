@@ -171,6 +171,7 @@ func (d *Device) do(f func()) bool {
 // Settle implements loop.Guest.
 func (d *Device) Settle(qp.Time) {
 	d.turn++
+	d.loaded = loaded{}
 	for i, s := range d.dirty {
 		s.flush()
 		d.dirty[i] = nil

@@ -21,9 +21,9 @@
 // Registered memory stays in the program. The engine works on a copy, which is mapped lazily
 // (mr.Backing). It is loaded when a work request or an answer reads it. Stores of a step are
 // collected, and written before acknowledgments leave and before completions become visible. Those
-// of a WRITE come from the received frames and do not touch the copy. The
-// last aligned word of each message of a WRITE becomes visible last. Atomics are atomic among
-// peers, not with respect to atomic instructions of the program.
+// of a WRITE come from the received frames and do not touch the copy. The last aligned word of each
+// message of a WRITE becomes visible last. Atomics are atomic among peers, not with respect to
+// atomic instructions of the program.
 // docs/decisions/041-memory-of-other-processes.md explains why.
 //
 // # Hostile programs

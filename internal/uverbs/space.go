@@ -95,7 +95,7 @@ func (m *mirror) at(b []byte) (uint64, bool) {
 func (m *mirror) Load(b []byte) bool {
 	m.space.flush()
 	addr, ok := m.at(b)
-	now := loaded{m, m.dev.turn, addr, addr + uint64(len(b))}
+	now := loaded{m, addr, addr + uint64(len(b))}
 	if !ok || m.dev.loaded.covers(&now) {
 		return ok
 	}
@@ -122,12 +122,11 @@ func (m *mirror) widen(addr uint64, n int) (b []byte, from, to uint64) {
 // any time since the request came. Programs often send a buffer several times.
 type loaded struct {
 	mirror   *mirror
-	turn     uint64 // Device.turn
 	from, to uint64 // in the program
 }
 
 func (l *loaded) covers(o *loaded) bool {
-	return l.mirror == o.mirror && l.turn == o.turn && l.from <= o.from && o.to <= l.to
+	return l.mirror == o.mirror && l.from <= o.from && o.to <= l.to
 }
 
 // Store implements mr.Backing.

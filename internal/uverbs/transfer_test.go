@@ -174,7 +174,7 @@ func TestLoaded(t *testing.T) {
 		load(2*page, 2*page+1, 3)
 		load(0, 50, 3)
 		fill(4)
-		p.dev.turn++
+		p.dev.Settle(0)
 		load(0, 50, 4)
 		fill(6)
 		p.dev.Doorbells(false, false) // a step begins

@@ -3,6 +3,7 @@ package programs
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/udp"
@@ -33,28 +34,24 @@ func (b *bench) link(t test) *link {
 	return &b.local
 }
 
-// open creates the links that the figures need. close removes them.
+// open creates the links that the figures need. closeAll removes them.
 func (b *bench) open() (closeAll func() error, err error) {
 	b.local.port = roce.PortUDP.String()
 	for i := range b.local.dev {
 		b.local.dev[i] = udp.RandomLoopback().String()
 	}
 	b.local.host = b.local.dev[0]
-	closeAll = func() error { return nil }
-	for i := range b.figures {
-		if b.figures[i].port() == b.local.port || b.veth.port != "" {
-			continue
-		}
-		// Without IPv6, the IPv4 address has GID index 0, as on the loopback interface.
-		pair, err := veth.New(veth.Options{NoIPv6: true, Offloads: true})
-		if err != nil {
-			return nil, fmt.Errorf("create a veth pair: %w", err)
-		}
-		b.veth = link{port: roce.PortXDP.String(), dev: [2]string{pair.A.Iface, pair.B.Iface},
-			host: pair.A.IPv4.Addr().String(), ends: [2]*veth.End{&pair.A, &pair.B}}
-		closeAll = pair.Close
+	if !slices.ContainsFunc(b.figures, func(f figure) bool { return f.xdp }) {
+		return func() error { return nil }, nil
 	}
-	return closeAll, nil
+	// Without IPv6, the IPv4 address has GID index 0, as on the loopback interface.
+	pair, err := veth.New(veth.Options{NoIPv6: true, Offloads: true})
+	if err != nil {
+		return nil, fmt.Errorf("create a veth pair: %w", err)
+	}
+	b.veth = link{port: roce.PortXDP.String(), dev: [2]string{pair.A.Iface, pair.B.Iface},
+		host: pair.A.IPv4.Addr().String(), ends: [2]*veth.End{&pair.A, &pair.B}}
+	return pair.Close, nil
 }
 
 // privileged reports whether figures with AF_XDP can be measured.

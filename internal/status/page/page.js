@@ -57,9 +57,9 @@ const tables = {
     str("error", p => p.error || ""),
   ],
   qps: [
-    {...num("QP", q => q.qpn, q => hex(q.qpn)), choose: q => q.slot + " " + q.qpn}, str("program", q => q.program), str("type", q => q.type),
-    str("state", q => q.state), str("peer", q => q.peer),
-    num("peer QP", q => q.remote_qpn || undefined, q => hex(q.remote_qpn)),
+    {...num("QP", q => q.qpn, q => hex(q.qpn)), choose: q => q.slot + " " + q.qpn},
+    str("program", q => q.program), str("type", q => q.type), str("state", q => q.state),
+    str("peer", q => q.peer), num("peer QP", q => q.remote_qpn || undefined, q => hex(q.remote_qpn)),
     num("class", q => q.class),
     num("sent", q => q.metered ? rate(q, "sent_bytes") : undefined, q => bits(q.rates.sent_bytes)),
     num("received", q => q.metered ? rate(q, "rcvd_bytes") : undefined,
