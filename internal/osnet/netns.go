@@ -1,7 +1,7 @@
 // Package osnet provides what packages xdp, udp and veth need from the kernel: running code in
 // another network namespace, creating anonymous namespaces, reading the addresses of interfaces, a
-// few ethtool calls, and sleeping until a descriptor is readable or another goroutine wakes the
-// sleeper.
+// few ethtool calls, the status of processes, and sleeping until a descriptor is readable or
+// another goroutine wakes the sleeper.
 //
 // Reading order:
 //
@@ -9,6 +9,7 @@
 //   - addrs.go: addresses of interfaces
 //   - sleeper.go: sleeping
 //   - ethtool_unsafe.go: ethtool calls
+//   - process.go: the status of a process
 package osnet
 
 import (

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/seccomp"
 	"github.com/gorxe/gorxe/internal/sysfs"
 )
@@ -343,16 +344,11 @@ func (c *caller) Defer() func(int64, syscall.Errno) {
 
 // processOf returns the process of a thread.
 func processOf(tid int) (int, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
+	words, err := osnet.ProcessStatus(tid, "Tgid")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(b)) {
-		if v, ok := strings.CutPrefix(line, "Tgid:"); ok {
-			return strconv.Atoi(strings.TrimSpace(v))
-		}
-	}
-	return 0, unix.ESRCH
+	return strconv.Atoi(words[0])
 }
 
 // execute lets the kernel execute a program.

@@ -1,13 +1,13 @@
 package uverbs
 
 import (
-	"fmt"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // maxDirty is the number of stores that are collected before they are written. One system call
@@ -42,17 +42,9 @@ func (f *fast) usable() bool {
 
 // sameUser reports whether all user IDs of a process are that of this one.
 func sameUser(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return false
-	}
-	for line := range strings.Lines(string(b)) {
-		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
-			own := strconv.Itoa(os.Geteuid())
-			return !slices.ContainsFunc(strings.Fields(ids), func(id string) bool { return id != own })
-		}
-	}
-	return false
+	ids, err := osnet.ProcessStatus(pid, "Uid")
+	own := strconv.Itoa(os.Geteuid())
+	return err == nil && !slices.ContainsFunc(ids, func(id string) bool { return id != own })
 }
 
 // load is read for the owner of the loop.

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // CallCommand is the name of the hidden subcommand of "gorxe bench" that runs Call.
@@ -123,15 +122,10 @@ func (p *process) measure(ctx context.Context, in io.Writer, out *bufio.Reader) 
 
 // resident returns the bytes of memory that a process occupies.
 func resident(pid int) (float64, error) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	words, err := osnet.ProcessStatus(pid, "VmRSS")
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(text)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "VmRSS:" {
-			kib, err := strconv.ParseFloat(f[1], 64)
-			return kib * 1024, err
-		}
-	}
-	return 0, fmt.Errorf("/proc/%d/status has no VmRSS", pid)
+	kib, err := strconv.ParseFloat(words[0], 64)
+	return kib * 1024, err
 }
