@@ -211,6 +211,9 @@ func blocksOf(pool, size int) int { return max(1, min(pool/size, MaxBlocks)) }
 // in this device either.
 func (c *Conn) connect(control bool) roce.ConnectOptions {
 	o := c.cfg.Connect
+	if !control && c.mtu != 0 {
+		o.MTU = c.mtu
+	}
 	if o.Class = c.class; c.class == 0 {
 		o.Class = -1 // not the class of the device or of the peer
 	}

@@ -29,8 +29,9 @@ type Conn struct {
 
 	own     Limits
 	agreed  agreement
-	class   int  // traffic class of the data QPs
-	gid     *int // index of the local GID; nil: the device chooses
+	class   int      // traffic class of the data QPs
+	mtu     roce.MTU // path MTU of the control QP, for the data QPs; 0: the largest
+	gid     *int     // index of the local GID; nil: the device chooses
 	pd      *roce.PD
 	cq      *roce.CQ
 	srq     *roce.SRQ       // receives of all data QPs

@@ -40,6 +40,12 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 	if err := c.agree(a); err != nil {
 		return err
 	}
+	// The listener would refuse a larger path MTU of a data QP, as that of the control QP.
+	attr, err := c.ctl.Query()
+	if err != nil {
+		return err
+	}
+	c.mtu = attr.PathMTU
 	c.rcs = append(c.rcs, make([]*roce.Conn, a.qps)...)
 	errs := make([]error, a.qps)
 	var wg sync.WaitGroup

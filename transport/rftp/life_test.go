@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -281,6 +282,41 @@ func TestClose(t *testing.T) {
 		t.Errorf("%d calls returned no error, want at most 1", opened)
 	}
 	g.must(g.conn[0].Close())
+}
+
+// TestSmallerMTU connects to a listener whose interface supports only a smaller path MTU.
+func TestSmallerMTU(t *testing.T) {
+	g := newRig(t, testbed.Config{Wrap: func(side int, p driver.Port) driver.Port {
+		if side == 1 {
+			if err := p.(*loopback.Port).SetMTU(1500); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return p
+	}})
+	refused := make(chan error, 16)
+	g.listen(ListenConfig{Config: small, Refused: func(_ netip.AddrPort, err error) {
+		refused <- err
+	}})
+	accepted := make(chan error, 1)
+	go func() {
+		var err error
+		g.conn[1], err = g.l.Accept(g.ctx)
+		accepted <- err
+	}()
+	var err error
+	if g.conn[0], err = Dial(g.ctx, g.Dev[0], g.Addr(1, testPort), small); err != nil {
+		t.Fatal(err)
+	}
+	g.must(<-accepted)
+	if len(refused) > 0 {
+		t.Errorf("the listener reports %v", <-refused)
+	}
+	for _, q := range append(g.conn[0].data, g.conn[0].ctl) {
+		if a, err := q.Query(); err != nil || a.PathMTU != 1024 {
+			t.Errorf("path MTU %d, %v, want 1024", a.PathMTU, err)
+		}
+	}
 }
 
 // TestClasses checks the marks in the packets of both sides, and the class of their QPs.

@@ -71,8 +71,9 @@ func (l *Listener) Close() error { return l.a.Close() }
 // errData means that a request is for a data QP and that its connection answers it.
 var errData = errors.New("rftp: the request of a data QP")
 
+// refused reports a request. A dialer whose path MTU is refused tries again with a smaller one.
 func (l *Listener) refused(peer netip.AddrPort, err error) {
-	if l.cfg.Refused != nil && !errors.Is(err, errData) {
+	if l.cfg.Refused != nil && !errors.Is(err, errData) && !errors.Is(err, roce.ErrMTU) {
 		l.cfg.Refused(peer, err)
 	}
 }
