@@ -43,10 +43,10 @@ func (d *Device) CreateSRQ(pd *PD, c SRQConfig) (*SRQ, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case pd.dev != d: // before closed, which ctl guards only for PDs of this device
+		return nil, ErrForeign
 	case pd.closed:
 		return nil, ErrClosed
-	case pd.dev != d:
-		return nil, ErrForeign
 	}
 	inner, err := d.eng.NewSRQ(pd.pd, qp.SRQConfig(c))
 	if err != nil {
