@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"runtime"
 	"strconv"
 	"sync"
@@ -307,6 +308,12 @@ func TestForeign(t *testing.T) {
 	if _, err := a.CreateSRQ(b.pd, SRQConfig{Depth: 1}); !errors.Is(err, ErrForeign) {
 		t.Errorf("SRQ in the PD of another device: %v", err)
 	}
+	p, err := b.AllocPD()
+	must(t, err)
+	must(t, p.Close())
+	if _, err := a.CreateSRQ(p, SRQConfig{Depth: 1}); !errors.Is(err, ErrForeign) {
+		t.Errorf("SRQ in a closed PD of another device: %v, want %v", err, ErrForeign)
+	}
 }
 
 // TestPostErrors checks PostError (bad_wr in verbs).
@@ -323,6 +330,13 @@ func TestPostErrors(t *testing.T) {
 	}
 	if err := a.qp.PostSend(bad); !errors.Is(err, ErrInvalidKey) {
 		t.Errorf("bad key: %v", err)
+	}
+	for _, n := range []int{-1, math.MaxUint32 + 1, math.MaxUint32 + 9} {
+		long := wr
+		long.SGEs = []SGE{a.mr.SGE(0, n)}
+		if err := a.qp.PostSend(long); !errors.Is(err, ErrInvalidKey) {
+			t.Errorf("SGE of %d bytes: %v, want %v", n, err, ErrInvalidKey)
+		}
 	}
 	if err := a.qp.PostSend(wr, wr, wr); !errors.As(err, &part) || part.Posted != 2 ||
 		!errors.Is(err, ErrSQFull) {

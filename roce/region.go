@@ -1,6 +1,8 @@
 package roce
 
 import (
+	"math"
+
 	"github.com/gorxe/gorxe/mr"
 )
 
@@ -37,7 +39,9 @@ func (r *region) RemoteLive() bool { return r.m.RemoteLive() }
 
 // SGE returns the range of n bytes at offset off. Posting checks its bounds.
 func (r *region) SGE(off, n int) SGE {
-	return SGE{Addr: r.m.Addr() + uint64(off), Length: uint32(n), LKey: LKey(r.m.LKey())}
+	// A negative n, or one that does not fit in Length, becomes a length that posting refuses.
+	length := uint32(min(uint64(n), math.MaxUint32))
+	return SGE{Addr: r.m.Addr() + uint64(off), Length: length, LKey: LKey(r.m.LKey())}
 }
 
 // Remote returns what a peer needs to access the memory.
