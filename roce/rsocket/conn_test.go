@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -301,6 +303,19 @@ func TestMap(t *testing.T) {
 	check(t, err)
 	_, err = server.Map(make([]byte, 8), 0)
 	wantErrno(t, "third Map", err, syscall.ENOSPC)
+}
+
+// The length of memory on the wire has 32 bits.
+func TestMapLong(t *testing.T) {
+	_, server := newPair(t, Config{Mappings: 1})
+	long, err := unix.Mmap(-1, 0, 1<<32+8, unix.PROT_NONE, // takes addresses, but no memory
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		t.Skip("no address space of 4 GiB: ", err)
+	}
+	defer unix.Munmap(long)
+	_, err = server.Map(long, 0)
+	wantErrno(t, "Map of 4 GiB and 8 bytes", err, syscall.EINVAL)
 }
 
 // Reads and writes do not allocate.

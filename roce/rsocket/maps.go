@@ -3,6 +3,7 @@ package rsocket
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"syscall"
 
@@ -15,13 +16,18 @@ import (
 // with Load8, Load32 or Load64 of the region that Map returns. The region is closed with the
 // connection; closing it earlier makes a WriteAt of the peer fail, and with it the connection.
 //
-// The peer must have an entry for it: Config.Mappings, or RDMA_IOMAPSIZE of librdmacm.
+// The peer must have an entry for it: Config.Mappings, or RDMA_IOMAPSIZE of librdmacm. An entry has
+// 32 bits for the length, so mem must be shorter than 4 GiB.
 func (c *Conn) Map(mem []byte, offset int64) (*roce.MR, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	c.mu.Lock()
 	err := c.writable()
 	c.mu.Unlock()
+	if err == nil && uint64(len(mem)) > math.MaxUint32 {
+		err = &failure{errno: syscall.EINVAL, text: fmt.Sprintf("memory of %d bytes: map parts of "+
+			"less than 4 GiB, each at its own offset", len(mem))}
+	}
 	if err != nil {
 		return nil, c.opError("map", err)
 	}
