@@ -1,6 +1,7 @@
 // Package driver defines what a device requires of a network driver, which is called a port.
-// Packages xdp (AF_XDP on a network interface) and loopback (a network in memory) implement it. A
-// program that brings its own port implements [Port] and [Network] and passes it to roce.New.
+// Packages xdp (AF_XDP on a network interface), udp (UDP sockets) and loopback (a network in
+// memory) implement it. A program that brings its own port implements [Port] and [Network] and
+// passes it to roce.New.
 //
 // A [Port] moves Ethernet frames in buffers ([Buf]) and describes itself in [Info]. Its memory
 // belongs to the port: the owner borrows buffers with Alloc and Receive and returns them with Send,
@@ -8,8 +9,8 @@
 // to a peer.
 //
 // A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Watcher],
-// [Finder], [Router], [Groups] and [Member]. A wrapper around a port implements [Wrapper], and
-// users look for interfaces with [Find], which also searches the inner ports.
+// [Finder], [Router], [Groups], [Member] and [Limited]. A wrapper around a port implements
+// [Wrapper], and users look for interfaces with [Find], which also searches the inner ports.
 //
 // The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and
 // by new optional interfaces. Use field names in composite literals of these types, and do not
@@ -22,6 +23,6 @@
 //   - port.go: Port, Buf, Info, Stats, and the optional interfaces of a port
 //   - network.go: Network, Hop, Finder, Router and Groups
 //   - errors.go: the errors that ports have in common
-//   - member.go: Member, a port that shares an interface with those of other programs
+//   - member.go: Member, a port that shares an interface with those of other programs; its Limits
 //   - find.go: Wrapper and Find, the search for optional interfaces
 package driver

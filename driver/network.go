@@ -7,8 +7,8 @@ import (
 	"github.com/gorxe/gorxe/bth"
 )
 
-// Network is what a Port knows about the IP network around it. The ports of packages xdp and
-// loopback implement it. All methods are safe for concurrent use.
+// Network is what a Port knows about the IP network around it. The ports of this module implement
+// it. All methods are safe for concurrent use.
 type Network interface {
 	// Addrs returns the addresses of the interface in the order of the GID table: link-local IPv6
 	// addresses first, then IPv4, then other IPv6. The result must not be modified.

@@ -8,8 +8,8 @@ const (
 	tagMask = 1<<tagBits - 1
 )
 
-// maxPrefixTries limits the search for an unused prefix. At most half of the prefixes are in use,
-// so it practically never fails.
+// maxPrefixTries limits the search for an unused prefix. Even with LimitMaxMR regions one prefix in
+// eight is unused, so it practically never fails.
 const maxPrefixTries = 1 << 10
 
 // AllocTaggedWindow creates an unbound window with keys as in verbs: each bind sets the low 8 bits

@@ -54,7 +54,7 @@ const (
 	FlushPersistent // peers may use OpFlush with PlacePersistent; see WithPersist
 )
 
-// String lists the rights, for example "local-write|remote-write".
+// String lists the rights, for example "local-write,remote-write".
 func (a Access) String() string { return mr.Access(a).String() }
 
 // Attr holds the attributes of a QP for QP.Modify and QP.Query (ibv_qp_attr).
