@@ -26,10 +26,6 @@ func (q *QP) SetSource(s Source) { q.sq.data.source, q.sq.outside = s, true }
 // engine's thread may call it.
 func (s *SRQ) SetSource(src Source) { s.outside = src }
 
-// SQTail returns the number of send work requests that have completed since the QP was created. It
-// may be called from any goroutine.
-func (q *QP) SQTail() uint32 { return q.sq.tail.Load() }
-
 // SQFree returns the number of send work requests that can be posted. Only the poster may call it.
 func (q *QP) SQFree() int { return int(q.sq.depth) - int(q.sq.used()) }
 

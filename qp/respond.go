@@ -47,8 +47,9 @@ func (q *QP) borrowAnswers() {
 	if a.list != nil {
 		return
 	}
-	if answerLists := e.answerLists[a.limit]; len(answerLists) > 0 {
-		a.list, e.answerLists[a.limit] = answerLists[len(answerLists)-1], answerLists[:len(answerLists)-1]
+	if free := e.answerLists[a.limit]; len(free) > 0 {
+		last := len(free) - 1
+		a.list, e.answerLists[a.limit] = free[last], free[:last]
 		return
 	}
 	a.list = make([]answer, 0, 2*int(a.limit))

@@ -128,8 +128,7 @@ func invalidMTU(m MTU) error {
 
 // dialOnce sends one request and waits for the reply.
 func (d *Device) dialOnce(ctx context.Context, addr netip.AddrPort, q *QP, o *DialOptions,
-	path *Path,
-	p *cm.ConnectParams) (*Conn, error) {
+	path *Path, p *cm.ConnectParams) (*Conn, error) {
 	id, err := d.sendRequest(q, path, p)
 	if err != nil {
 		return nil, err

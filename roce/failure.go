@@ -72,11 +72,11 @@ var portsInUse sync.Map
 // is another one. The caller calls release when the device is closed.
 func claim(port driver.Port) (release func(), err error) {
 	for {
-		u, ok := port.(interface{ Unwrap() driver.Port })
-		if !ok || u.Unwrap() == nil {
+		w, ok := port.(driver.Wrapper)
+		if !ok || w.Unwrap() == nil {
 			break
 		}
-		port = u.Unwrap()
+		port = w.Unwrap()
 	}
 	if !reflect.TypeOf(port).Comparable() {
 		return func() {}, nil

@@ -109,11 +109,11 @@ func (g *gsi) deposit() {
 		return
 	}
 	for _, c := range w.changed {
-		var frame []byte
+		var dreq []byte
 		if c.established {
-			frame = g.will(c.id)
+			dreq = g.will(c.id)
 		}
-		g.dev.service.member.Will(uint32(c.id), frame)
+		g.dev.service.member.Will(uint32(c.id), dreq)
 	}
 	w.changed = w.changed[:0]
 }
