@@ -137,7 +137,8 @@
 //   - memory.go, alloc.go, alloc_unsafe.go, region.go, window.go: PD, MR, MW and FastMR; memory
 //     for regions
 //   - bufferpool.go: BufferPool, buffers of one region
-//   - queuepair.go, connect.go, postlock.go: QP, its connection, and the lock of its posters
+//   - queuepair.go, createqp.go, connect.go, postlock.go: QP, its creation, its connection, and the
+//     lock of its posters
 //   - cq.go, owncq.go, srq.go, ah.go, await.go: CQ, the CQ of a QP's own, SRQ and AH; waiting for a
 //     condition
 //   - dial.go, listen.go, acceptqueue.go, request.go, conn.go, datagram.go: connections with the
