@@ -93,26 +93,15 @@ func (c *config) join(name string) (driver.Port, error) {
 
 // openShared opens the port of a node service's own device, and starts the service.
 func (c *config) openShared(name string) (port driver.Port, reason string, err error) {
-	x := c.xdp.port()
-	x.Shared = true
-	switch {
-	case c.port == PortUDP:
-	case isAddr(name):
-		if c.port == PortXDP {
-			return nil, "", fmt.Errorf("%w: PortXDP uses all addresses of an interface: "+
-				"name the interface of %s, or choose PortUDP", ErrInvalid, name)
-		}
-		reason = "AF_XDP cannot be limited to one address"
-	default:
-		network, err := xdp.Open(name, x)
-		if err == nil {
-			port, err = c.openDual(name, network)
-			return c.serve(port, "", err)
-		}
-		if c.port == PortXDP || !c.mayUseUDP(err) {
-			return nil, "", err
-		}
-		reason = err.Error()
+	o := c.xdp.port()
+	o.Shared = true
+	network, reason, err := c.openXDP(name, o)
+	if err != nil {
+		return nil, "", err
+	}
+	if network != nil {
+		port, err = c.openDual(name, network)
+		return c.serve(port, "", err)
 	}
 	p, err := c.openLocal(name)
 	return c.serve(p, reason, err)

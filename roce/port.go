@@ -69,29 +69,40 @@ func openPort(name string, c *config) (port driver.Port, reason string, err erro
 			return member, memberReason, err
 		}
 	}
-	isAddr := isAddr(name)
-	switch {
-	case c.port == PortXDP && isAddr:
-		return nil, "", fmt.Errorf("%w: PortXDP uses all addresses of an interface: "+
-			"name the interface of %s, or choose PortUDP", ErrInvalid, name)
-	case c.port == PortUDP:
-	case isAddr:
-		reason = "AF_XDP cannot be limited to one address"
-	default:
-		p, err := xdp.Open(name, c.xdp.port())
-		if err == nil {
-			return p, "", nil
-		}
-		if c.port == PortXDP || !c.mayUseUDP(err) {
-			return nil, "", err
-		}
-		reason = err.Error()
+	network, reason, err := c.openXDP(name, c.xdp.port())
+	if err != nil {
+		return nil, "", err
+	}
+	if network != nil {
+		return network, "", nil
 	}
 	p, err := c.openUDP(name, false)
 	if err != nil {
 		return nil, "", err
 	}
 	return p, reason, nil
+}
+
+// openXDP opens an AF_XDP port on an interface. Without an error, a nil port means that UDP sockets
+// are to be used, and reason says why, unless the program has chosen PortUDP.
+func (c *config) openXDP(name string, o xdp.Options) (port *xdp.Port, reason string, err error) {
+	switch {
+	case c.port == PortUDP:
+		return nil, "", nil
+	case isAddr(name) && c.port == PortXDP:
+		return nil, "", fmt.Errorf("%w: PortXDP uses all addresses of an interface: "+
+			"name the interface of %s, or choose PortUDP", ErrInvalid, name)
+	case isAddr(name):
+		return nil, "AF_XDP cannot be limited to one address", nil
+	}
+	port, err = xdp.Open(name, o)
+	switch {
+	case err == nil:
+		return port, "", nil
+	case c.port == PortXDP || !c.mayUseUDP(err):
+		return nil, "", err
+	}
+	return nil, err.Error(), nil
 }
 
 // isAddr reports whether the name of a device is an address.
