@@ -179,16 +179,10 @@ func (l *Listener) admits(r *Request) bool {
 	}()
 	err := l.admit(r)
 	decided = true
-	var no *RejectError
-	switch {
-	case r.over.Load(): // answered by the function
-	case err == nil:
+	if err == nil && !r.over.Load() { // otherwise the function has answered it
 		return true
-	case errors.Is(err, ErrIgnore):
-		r.ignore()
-	case !errors.As(err, &no) || r.RejectWith(no.Reason, no.PrivateData) != nil:
-		_ = r.Reject(nil) // fails if the peer no longer waits
 	}
+	r.refuseFor(err)
 	return false
 }
 

@@ -55,7 +55,7 @@ type ConnRequest struct {
 	GUID               cm.GUID      // of the peer's device
 	Transport          cm.Transport // RC, UC or UD
 	QPN                QPN
-	PSN                PSN // of the first packet that the peer sends
+	PSN                PSN // of the first packet that the accepting side sends
 	PKey               PKey
 	MTU                MTU
 	ResponderResources uint8 // READs and atomics that the peer accepts at a time
@@ -268,6 +268,19 @@ var rejectable = map[RejectReason]bool{
 	RejectUnsupported: true,
 }
 
+// refuseFor refuses the request because of err, unless it is answered: ErrIgnore and a *RejectError
+// choose how.
+func (r *Request) refuseFor(err error) {
+	var no *RejectError
+	switch {
+	case r.over.Load():
+	case errors.Is(err, ErrIgnore):
+		r.ignore()
+	case !errors.As(err, &no) || r.RejectWith(no.Reason, no.PrivateData) != nil:
+		_ = r.Reject(nil) // fails if the peer no longer waits
+	}
+}
+
 func (r *Request) refuse(reason cm.Reason, info, private []byte) error {
 	return r.answer(func(now qp.Time, m *cm.CM) error {
 		return m.Reject(cm.Time(now), r.id.comm, reason, info, private)
@@ -308,8 +321,7 @@ func (r *Request) answerUD(a *cm.SIDRReply) error {
 	if err := r.claim(); err != nil {
 		return err
 	}
-	return r.answer(func(now qp.Time,
-		m *cm.CM) error {
+	return r.answer(func(now qp.Time, m *cm.CM) error {
 		return m.ReplySIDR(cm.Time(now), r.id.comm, a)
 	})
 }

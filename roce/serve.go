@@ -2,7 +2,6 @@ package roce
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -229,14 +228,14 @@ func (s *server) wait() {
 func (s *server) serve(ctx context.Context, r *Request, slot *halfopen.Slot) {
 	pd, q, err := s.create(r)
 	if err != nil {
-		s.refuse(r, err)
+		r.refuseFor(err)
 		return
 	}
 	defer s.destroy(pd, q)
 	o := s.c.Accept
 	if s.c.Prepare != nil {
 		if err := s.c.Prepare(ctx, r, q, &o); err != nil {
-			s.refuse(r, err)
+			r.refuseFor(err)
 			return
 		}
 	}
@@ -246,7 +245,7 @@ func (s *server) serve(ctx context.Context, r *Request, slot *halfopen.Slot) {
 	c, err := s.accept(ctx, r, q, o)
 	if err != nil {
 		slot.Release()
-		s.refuse(r, err)
+		r.refuseFor(err)
 		return
 	}
 	slot.Keep()
@@ -304,19 +303,4 @@ func (s *server) accept(ctx context.Context, r *Request, q *QP, o AcceptOptions)
 		defer cancel()
 	}
 	return r.Accept(ctx, q, o)
-}
-
-// refuse answers a request that failed, unless it is answered.
-func (s *server) refuse(r *Request, err error) {
-	var no *RejectError
-	if r.over.Load() {
-		return
-	}
-	if errors.Is(err, ErrIgnore) {
-		r.ignore()
-		return
-	}
-	if !errors.As(err, &no) || r.RejectWith(no.Reason, no.PrivateData) != nil {
-		_ = r.Reject(nil) // fails if the peer no longer waits
-	}
 }
