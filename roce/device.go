@@ -175,77 +175,22 @@ func New(port Port, opts ...Option) (*Device, error) {
 	return d, nil
 }
 
+// build creates a Device on a port that it has claimed. After an error the port is still open.
 func build(port driver.Port, c *config) (*Device, error) {
-	d := &Device{
-		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
-		stats: statsOf(port), rand: safeRand(c.rand), features: c.features,
-		congestion: c.congestion, classMap: c.classMap,
-		class: c.class, portKind: c.portKind, portReason: c.portReason,
-		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
-		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
-		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
-		joined:    map[*QP]map[GID]bool{},
-		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
-		events: make(chan Event, maxEvents),
-		done:   make(chan struct{}), finished: make(chan struct{}),
-	}
 	if err := checkPort(port); err != nil {
 		return nil, err
 	}
 	if err := c.applyLimits(port); err != nil {
 		return nil, err
 	}
-	d.limits = c.limits
-	d.mem = newBudget(lower(c.maxMemory, d.limits.Memory))
-	if c.clock != nil || c.rand != nil {
-		d.iovas.next = firstIOVA
-	}
-	d.groups = networkOf[driver.Groups](port, c)
-	d.finder = networkOf[driver.Finder](port, c)
-	d.router = networkOf[driver.Router](port, c)
-	if d.net = networkOf[driver.Network](port, c); d.net == nil {
-		return nil, ErrNoNetwork
-	}
-	var err error
-	if d.pkeys, err = newPKeyTable(c.pkeys); err != nil {
+	d, err := newObjects(port, c)
+	if err != nil {
 		return nil, err
-	}
-	if err := d.classMap.check(); err != nil {
-		return nil, err
-	}
-	if err := c.checkLinkRate(); err != nil {
-		return nil, err
-	}
-	if err := checkClass(c.class); err != nil {
-		return nil, err
-	}
-	if d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR,
-		Rand: d.rand}); err != nil {
-		return nil, fmt.Errorf("%w: memory table: %w", ErrInvalid, err)
-	}
-	d.window = qp.DefaultPrefetch
-	if c.prefetch != nil {
-		d.window = *c.prefetch
 	}
 	info := port.Info()
-	d.sockets = info.SourcePort != 0 || c.host != nil
-	if c.maxWindow == 0 {
-		c.maxWindow = windowFor(&info, bth.MTUFor(info.MTU))
-	}
 	numbers := d.service.joinedBy(port, c.host)
-	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
-		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
-		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate,
-		LongTurns: info.Runs}
-	for i := range c.classes {
-		engine.Classes[i] = c.classes[i].engine()
-	}
-	d.eng, err = qp.NewEngine(engine)
-	if err == nil && c.prefetch != nil {
-		err = d.eng.SetPrefetch(*c.prefetch)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: engine: %w", ErrInvalid, err)
+	if err := d.createEngine(c, &info, numbers); err != nil {
+		return nil, err
 	}
 	d.loop = loop.New(loop.Config{
 		Port: port, Engine: d.eng, Host: host{d}, Manual: d.manual, Spin: c.spin, Clock: c.clock,
@@ -275,6 +220,74 @@ func build(port driver.Port, c *config) (*Device, error) {
 		return nil, err
 	}
 	return d, nil
+}
+
+// newObjects returns a Device with its tables of objects and the options that it keeps, without
+// engine and loop.
+func newObjects(port driver.Port, c *config) (d *Device, err error) {
+	d = &Device{
+		manual: c.progress == Manual, virtual: c.clock != nil, wait: c.wait,
+		net:    networkOf[driver.Network](port, c),
+		groups: networkOf[driver.Groups](port, c),
+		finder: networkOf[driver.Finder](port, c),
+		router: networkOf[driver.Router](port, c),
+		stats:  statsOf(port), rand: safeRand(c.rand), features: c.features,
+		congestion: c.congestion, classMap: c.classMap,
+		class: c.class, portKind: c.portKind, portReason: c.portReason,
+		pds: map[*PD]struct{}{}, mems: map[*MR]struct{}{}, mws: map[*MW]struct{}{},
+		fasts: map[*FastMR]struct{}{}, cqs: map[*CQ]struct{}{}, srqs: map[*SRQ]struct{}{},
+		qps: map[*QP]*slab{}, ahs: map[*AH]struct{}{}, members: map[GID]int{},
+		joined:    map[*QP]map[GID]bool{},
+		engineCQs: map[*qp.CQ]*CQ{}, engineSRQs: map[*qp.SRQ]*SRQ{},
+		limits: c.limits, mem: newBudget(lower(c.maxMemory, c.limits.Memory)),
+		events: make(chan Event, maxEvents),
+		done:   make(chan struct{}), finished: make(chan struct{}),
+	}
+	if d.net == nil {
+		return nil, ErrNoNetwork
+	}
+	if c.clock != nil || c.rand != nil {
+		d.iovas.next = firstIOVA
+	}
+	if d.pkeys, err = newPKeyTable(c.pkeys); err != nil {
+		return nil, err
+	}
+	if err := d.classMap.check(); err != nil {
+		return nil, err
+	}
+	if err := c.checkLinkRate(); err != nil {
+		return nil, err
+	}
+	return d, checkClass(c.class)
+}
+
+// createEngine creates the memory table and the engine for a port.
+func (d *Device) createEngine(c *config, info *driver.Info, numbers slotRange) (err error) {
+	d.mrs, err = mr.NewTable(mr.Config{MaxPD: c.maxPD, MaxMR: c.maxMR, Rand: d.rand})
+	if err != nil {
+		return fmt.Errorf("%w: memory table: %w", ErrInvalid, err)
+	}
+	d.sockets = info.SourcePort != 0 || c.host != nil
+	if c.maxWindow == 0 {
+		c.maxWindow = windowFor(info, bth.MTUFor(info.MTU))
+	}
+	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
+		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
+		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate,
+		LongTurns: info.Runs}
+	for i := range c.classes {
+		engine.Classes[i] = c.classes[i].engine()
+	}
+	d.eng, err = qp.NewEngine(engine)
+	d.window = qp.DefaultPrefetch
+	if err == nil && c.prefetch != nil {
+		d.window = *c.prefetch
+		err = d.eng.SetPrefetch(d.window)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: engine: %w", ErrInvalid, err)
+	}
+	return nil
 }
 
 // start reads the addresses and starts the goroutines.
