@@ -18,7 +18,7 @@
 //   - outputs to the owner: PollTransmit, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.
 //
-// An engine and everything in it belong to one thread, the owner. Other goroutines may only call
+// An engine and everything in it belong to one goroutine at a time, the owner. Others may only call
 // methods whose comments say so: PostSend and PostRecv (rings with one producer, and a lock-free
 // list of doorbells), CQ.Poll and CQ.Arm (a ring with one consumer), and the getters QPN, Type and
 // State.
@@ -52,7 +52,8 @@
 //   - ring.go, sq.go, rq.go, cq.go: the queues between user and engine
 //   - qp.go, qpn.go, path.go, footprint_unsafe.go: a QP's fields in the order of their use; its
 //     number; paths that QPs share; the memory that a QP needs
-//   - engine.go, table.go, list.go: the QP table, doorbells, the run queue, events
+//   - engine.go, doorbell.go, table.go, list.go: inputs and outputs, the run queue and events;
+//     doorbells; the QP table; lists of QPs
 //   - class.go, class_queue.go, class_sched.go, bucket.go: traffic classes: configuration; queues;
 //     which QP sends next; token buckets
 //   - tuning.go: thresholds and delays that affect only performance
@@ -62,8 +63,9 @@
 //   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
 //   - completer.go: handling of responses
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
-//   - selective.go, selective_ack.go, selective_send.go, selective_read.go: selective repeat at the
-//     requester: which packets are held or lost; acknowledgments; retransmission; READ responses
+//   - selective.go, selective_ack.go, selective_lost.go, selective_send.go, selective_read.go:
+//     selective repeat at the requester: which packets are held or lost; acknowledgments; when a
+//     missing packet is lost; retransmission; READ responses
 //   - window.go, congestion.go, pacing.go, dcqcn.go: the limit of packets in flight; the algorithms
 //     that adapt it to the path; when the next packet may be sent
 //   - responder.go, execute.go: checks and execution of request packets
