@@ -42,7 +42,7 @@ func (v Verdict) String() string {
 // CheckLocal returns the bytes [addr, addr+n) of the region with this L_Key. The region must belong
 // to pd, contain the range, and grant need, which is LocalWrite, or 0 for reading. The result may
 // be used while the current packet or work request is processed. CheckLocal may be called from any
-// thread, concurrently with Register and Deregister. It does not allocate.
+// goroutine, concurrently with Register and Deregister. It does not allocate.
 func (t *Table) CheckLocal(pd *PD, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	m := t.local.find(key)
 	if m == nil || m.lkey != key || m.live.Load()&liveLocal == 0 {

@@ -10,7 +10,7 @@
 // Only one caller at a time may change a [Table] (AllocPD, DeallocPD, Register, Deregister, the
 // same for windows and fast MRs, NextRKey, Prepare); package roce serializes these calls. The
 // checks, Flush, Bind, RegisterFast and the Invalidate methods may run concurrently with such a
-// change and with each other, on any number of threads. They are lock-free. PD.Retain and
+// change and with each other, on any number of goroutines. They are lock-free. PD.Retain and
 // PD.Release may be called from any goroutine. The package has no goroutines, clocks or random
 // source.
 //

@@ -84,7 +84,7 @@ func (f *FastMR) PD() *PD { return f.pd }
 // Max returns the capacity in bytes.
 func (f *FastMR) Max() int { return f.max }
 
-// Registered returns the live registration, or nil. It may be called from any thread.
+// Registered returns the live registration, or nil. It may be called from any goroutine.
 func (f *FastMR) Registered() *MR {
 	if m := f.cur.Load(); m != nil && m.live.Load()&liveLocal != 0 {
 		return m
@@ -93,8 +93,8 @@ func (f *FastMR) Registered() *MR {
 }
 
 // RegisterFast executes a REG_MR for a QP of this PD: the prepared registration with this R_Key
-// becomes live. It may be called from any thread and does not allocate. Errors: ErrKey, ErrPD, and
-// ErrBusy while another registration of the fast MR is live.
+// becomes live. It may be called from any goroutine and does not allocate. Errors: ErrKey, ErrPD,
+// and ErrBusy while another registration of the fast MR is live.
 func (t *Table) RegisterFast(pd *PD, key Key) error {
 	m := t.remote.find(key)
 	if m == nil || m.rkey != key || m.lkey == 0 || m.live.Load() != livePrepared {

@@ -1,7 +1,7 @@
 package mr
 
 // Backing accesses memory of another process, of which the memory of an MR is a local copy. The
-// engine works on the copy. Its thread calls all methods.
+// engine works on the copy. Its owner calls all methods.
 type Backing interface {
 	// Load reads the bytes of b, a part of the MR's memory, from the other process. Stores that
 	// came before are visible in them. It returns false if the other process has no such memory.

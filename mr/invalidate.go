@@ -12,7 +12,7 @@ func (t *Table) Invalidate(pd *PD, key Key) error { return t.InvalidateScope(pd,
 //   - of a fast MR: the registration ends;
 //   - of a window of type 2 bound to this QP: the window can be bound again.
 //
-// It may be called from any thread and does not allocate. Errors: ErrKey if the key is not live;
+// It may be called from any goroutine and does not allocate. Errors: ErrKey if the key is not live;
 // ErrPD or ErrQP if it belongs to another PD or QP; ErrAccess for a region without that right and
 // for a window of type 1 (o10-37.2.26); ErrBusy for a fast MR with bound windows.
 func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
@@ -29,7 +29,7 @@ func (t *Table) InvalidateScope(pd *PD, s *Scope, key Key) error {
 	case m.access&RemoteInvalidate == 0:
 		return ErrAccess
 	case m.live.And(^uint32(liveRemote))&liveRemote == 0:
-		return ErrKey // another thread was first
+		return ErrKey // another goroutine was first
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (m *MR) invalidateOwned(pd *PD, s *Scope) error {
 			if x.windows.users() > 0 {
 				return ErrBusy
 			}
-			return ErrKey // another thread was first
+			return ErrKey // another goroutine was first
 		}
 	}
 	if !m.end() {

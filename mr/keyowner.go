@@ -20,11 +20,11 @@ const (
 // keyOwner is the common part of a window and a fast MR: a long-lived object with a new key for
 // each time that it is bound or registered.
 //
-// The control plane draws the key and puts a prepared record into the index. The work request, on
-// the thread of its QP, completes the record and makes it live. Lookups are therefore the same as
-// for plain regions, the index has a single writer, and executing a work request does not allocate.
-// An invalidated record and its key are never used again. The control plane removes them when it
-// draws the next key.
+// The control plane draws the key and puts a prepared record into the index. The work request,
+// which the owner of its engine runs, completes the record and makes it live. Lookups are therefore
+// the same as for plain regions, the index has a single writer, and executing a work request does
+// not allocate. An invalidated record and its key are never used again. The control plane removes
+// them when it draws the next key.
 type keyOwner struct {
 	table *Table
 	pd    *PD

@@ -41,7 +41,8 @@ func (m *MR) PrefetchMemory(addr uint64, n uint32) {
 // the following lines of a copy.
 const prefetchLines = 2
 
-// RemoteCapacity returns the current number of slots for R_Keys. It may be called from any thread.
+// RemoteCapacity returns the current number of slots for R_Keys. It may be called from any
+// goroutine.
 func (t *Table) RemoteCapacity() int { return t.remote.cur.Load().capacity() }
 
 // nearBuckets is the size of a table that stays in the nearest caches.

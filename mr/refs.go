@@ -6,7 +6,7 @@ import "sync/atomic"
 const refsClosed = -1 << 62
 
 // refs counts the users of an object that can be closed when it has none. It may be used from any
-// thread.
+// goroutine.
 type refs struct{ n atomic.Int64 }
 
 // retain adds a user. It returns false if the count is closed.

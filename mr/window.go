@@ -114,7 +114,7 @@ func (w *Window) Type() WindowType { return w.typ }
 func (w *Window) PD() *PD { return w.pd }
 
 // RKey returns the key that peers use now, or 0 if the window is not bound. It may be called from
-// any thread.
+// any goroutine.
 func (w *Window) RKey() Key {
 	if m := w.cur.Load(); m != nil && m.live.Load()&liveRemote != 0 && !m.orphan() {
 		return m.rkey
@@ -136,7 +136,7 @@ type Bind struct {
 }
 
 // Bind executes a bind for the QP with this PD and scope. When it returns, the window's old key is
-// invalid and the new one is valid. It may be called from any thread and does not allocate.
+// invalid and the new one is valid. It may be called from any goroutine and does not allocate.
 //
 // Errors: ErrKey (R_Key or L_Key), ErrPD, ErrAccess, ErrLength, ErrAlign, and ErrBusy for a window
 // of type 2 that is bound.

@@ -9,7 +9,7 @@ import "github.com/gorxe/gorxe/bth"
 // at least MinBuffer bytes.
 //
 // It returns 0 if the QP cannot send it: it is not an RC QP in RTS, or has packets outstanding, so
-// that its own retries detect a dead peer. Only the engine's thread may call it.
+// that its own retries detect a dead peer. Only the owner may call it.
 func (q *QP) PutKeepAlive(b []byte) (n, netLen int) {
 	if q.typ != RC || q.State() != RTS || q.una != q.max || q.ambiguousAck() {
 		return 0, 0
@@ -41,14 +41,14 @@ func StartPSN(random uint64) bth.PSN { return bth.PSN(random % uint64(maxKeepAli
 
 // Contact returns numbers that change when the peer's packets arrive: requests that were executed
 // and packets that were acknowledged. answered reports whether anything else arrived from the peer
-// since the previous call, such as the answer to a keepalive. Only the engine's thread may call it.
+// since the previous call, such as the answer to a keepalive. Only the owner may call it.
 func (q *QP) Contact() (requests, acks uint64, answered bool) {
 	answered, q.contact = q.contact, false
 	return q.epsn, q.una, answered
 }
 
 // Abandon moves an RC QP to ERR because its peer does not answer keepalives. Outstanding work
-// requests are flushed. Only the engine's thread may call it.
+// requests are flushed. Only the owner may call it.
 func (q *QP) Abandon() {
 	if st := q.State(); q.typ != RC || st == Err || st == Reset {
 		return
@@ -60,6 +60,6 @@ func (q *QP) Abandon() {
 }
 
 // Cause returns the first status other than Success and WRFlushErr with which a work request of the
-// QP completed since RESET, or RetryExcErr after Abandon; otherwise Success. Only the engine's
-// thread may call it.
+// QP completed since RESET, or RetryExcErr after Abandon; otherwise Success. Only the owner may
+// call it.
 func (q *QP) Cause() Status { return q.cause }

@@ -118,7 +118,7 @@ func (e *Engine) TopClass() int { return max(bits.Len8(e.used), 1) - 1 }
 // QP of a lower class that is between two preemption points stops the highest class, too.
 func (e *Engine) SetBacklogged(b bool) { e.backlogged = b && e.classed }
 
-// ClassCounters returns the counters of each class. Only the engine's thread may call it.
+// ClassCounters returns the counters of each class. Only the owner may call it.
 func (e *Engine) ClassCounters() [NumClasses]ClassCounters {
 	c := e.classes
 	c[0].SentPkts, c[0].SentBytes = e.c.SentPkts, e.c.SentBytes

@@ -1,7 +1,7 @@
 package qp
 
 // Counters are the counters of an engine. Where it fits, the names are those of the kernel's rxe
-// driver (rdma statistic show). Only the engine's thread may read them.
+// driver (rdma statistic show). Only the owner may read them.
 type Counters struct {
 	SentPkts            uint64 // packets built
 	RcvdPkts            uint64 // packets received

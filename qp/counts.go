@@ -21,7 +21,7 @@ func (q *QP) counted() *QPCounts {
 	return q.rec.counts
 }
 
-// Counts returns the counts of the QP. Only the engine's thread may call it.
+// Counts returns the counts of the QP. Only the owner may call it.
 func (q *QP) Counts() QPCounts {
 	if q.rec.counts == nil {
 		return QPCounts{}
@@ -31,8 +31,7 @@ func (q *QP) Counts() QPCounts {
 
 // Progress returns the number of PSNs that the requester has used and that the peer has
 // acknowledged, and the number of PSNs of the peer's requests that were accepted. A READ uses one
-// PSN for each packet of its response. They start with the connection. Only the engine's thread may
-// call it.
+// PSN for each packet of its response. They start with the connection. Only the owner may call it.
 func (q *QP) Progress() (used, acked, accepted uint64) {
 	if first := countBase + uint64(q.attr.SQPSN); q.max >= first {
 		used, acked = q.max-first, q.una-first

@@ -36,8 +36,8 @@ func NewCQ(depth int) (*CQ, error) {
 	return &CQ{wcs: make([]WC, n), mask: n - 1, depth: uint32(depth)}, nil
 }
 
-// SetNotify sets the function that the engine calls on its thread when an armed CQ gets a
-// completion or overruns. Set it before use.
+// SetNotify sets the function that the owner calls when an armed CQ gets a completion or overruns.
+// Set it before use.
 func (c *CQ) SetNotify(f func()) { c.notify = f }
 
 // Depth returns the number of completions that the CQ holds.
@@ -89,7 +89,7 @@ func (c *CQ) Arm(solicitedOnly bool) {
 	}
 }
 
-// push adds a completion. It returns false if the CQ is full. Only the engine's thread may call it.
+// push adds a completion. It returns false if the CQ is full. Only the owner may call it.
 func (c *CQ) push(wc *WC, solicited bool) bool {
 	head := c.head.Load()
 	if head-c.freeFrom >= c.depth {

@@ -88,7 +88,7 @@ func (q *QP) countSent(n uint32) {
 }
 
 // Traffic returns the traffic of the QP, or false if it is not metered; see MaxMeters. Only the
-// engine's thread may call it.
+// owner may call it.
 func (q *QP) Traffic() (Traffic, bool) {
 	if q.state.Load()>>meterShift == 0 {
 		return Traffic{}, false

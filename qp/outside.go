@@ -8,7 +8,7 @@ import (
 )
 
 // Source supplies the work requests of a QP or SRQ whose queues are outside the engine, such as in
-// memory that is shared with another process. The engine's thread calls its methods.
+// memory that is shared with another process. The owner calls its methods.
 type Source interface {
 	// Sends posts waiting send work requests with QP.Post and reports whether it posted any.
 	Sends() bool
@@ -18,12 +18,12 @@ type Source interface {
 }
 
 // SetSource makes the QP take its work requests from s. A work request with an invalid L_Key then
-// fails when it runs, not when it is posted. Set it before the QP leaves RESET. Only the engine's
-// thread may call it.
+// fails when it runs, not when it is posted. Set it before the QP leaves RESET. Only the owner may
+// call it.
 func (q *QP) SetSource(s Source) { q.sq.data.source, q.sq.outside = s, true }
 
-// SetSource makes the SRQ take its receives from s. The limit is the caller's task. Only the
-// engine's thread may call it.
+// SetSource makes the SRQ take its receives from s. The limit is the caller's task. Only the owner
+// may call it.
 func (s *SRQ) SetSource(src Source) { s.outside = src }
 
 // SQFree returns the number of send work requests that can be posted. Only the poster may call it.
@@ -111,7 +111,7 @@ func (e *Engine) placeOutside(dst []byte, p *bth.Packet) {
 }
 
 // Resize changes the number of completions that the CQ holds. It must be empty, and only the
-// consumer may call it, on the engine's thread. Error: ErrInvalidDepth.
+// consumer may call it, as the owner. Error: ErrInvalidDepth.
 func (c *CQ) Resize(depth int) error {
 	if depth < 1 || depth > MaxCQDepth || c.Len() > 0 {
 		return fmt.Errorf("%w: resize a CQ of %d completions to %d", ErrInvalidDepth, c.Len(),

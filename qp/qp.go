@@ -83,7 +83,7 @@ type coldFields struct {
 	groups      uint16        // number of multicast groups that it is attached to
 	rdHead      uint8         // of rdEnds
 	dead        bool
-	owner       any
+	outer       any
 }
 
 // reserveRunqSlot makes the run queue large enough for one more QP.
@@ -194,11 +194,11 @@ func (q *QP) releaseQueues() {
 	q.recvCQ = nil
 }
 
-// SetOwner stores the object that the QP belongs to. Only the engine's thread may call it.
-func (q *QP) SetOwner(o any) { q.owner = o }
+// SetOuter stores the object that contains the QP. Only the owner of the engine may call it.
+func (q *QP) SetOuter(o any) { q.outer = o }
 
-// Owner returns what SetOwner has stored. Only the engine's thread may call it.
-func (q *QP) Owner() any { return q.owner }
+// Outer returns what SetOuter has stored. Only the owner of the engine may call it.
+func (q *QP) Outer() any { return q.outer }
 
 // Posters returns a word in which the caller can keep a lock for posting sends. It is zero at
 // first. The engine does not use it. It lies in a cache line that posting uses anyway.
@@ -225,11 +225,11 @@ func (q *QP) SQLen() int {
 }
 
 // Activity returns a number that changes when the QP accepts a request packet from the peer, or
-// when the peer acknowledges a packet. Only the engine's thread may call it.
+// when the peer acknowledges a packet. Only the owner may call it.
 func (q *QP) Activity() uint64 { return q.epsn + q.una }
 
 // RQLen returns the number of receives that are posted to the QP's own queue and not completed.
-// Only the engine's thread may call it.
+// Only the owner may call it.
 func (q *QP) RQLen() int {
 	n := int(q.rq.used())
 	if q.recv.held {
@@ -239,7 +239,7 @@ func (q *QP) RQLen() int {
 }
 
 // PeerNotReady reports whether the peer's latest answer said that it had posted no receive. Only
-// the engine's thread may call it.
+// the owner may call it.
 func (q *QP) PeerNotReady() bool { return q.rec.rnrs != 0 }
 
 // State returns the QP's state. It may be called from any goroutine.

@@ -27,6 +27,6 @@ func (h *RTTHistogram) add(rtt Time) {
 }
 
 // RTTs returns the round trips of all RC QPs since the engine was created. Round trips of
-// retransmitted packets are not measured, and at most one of each QP at a time. Only the engine's
-// thread may call it.
+// retransmitted packets are not measured, and at most one of each QP at a time. Only the owner may
+// call it.
 func (e *Engine) RTTs() *RTTHistogram { return &e.rtts }

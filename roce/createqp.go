@@ -188,7 +188,7 @@ func (q *QP) create(c *QPConfig) error {
 		if err = d.eng.InitQP(&q.qp, init); err != nil {
 			return
 		}
-		q.qp.SetOwner(q)
+		q.qp.SetOuter(q)
 		a, mask := q.initAttr(c.Type, allRemote, 0)
 		a.Rate, a.Burst = c.Rate, c.Burst
 		mask |= AttrRate

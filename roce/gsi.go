@@ -113,7 +113,7 @@ func (g *gsi) endFailed(now qp.Time) int {
 		return 0
 	}
 	for i, f := range g.failed {
-		if q, _ := f.Owner().(*QP); q != nil {
+		if q, _ := f.Outer().(*QP); q != nil {
 			g.alive.forget(q)
 			if q.cmID != nil && q.cmID.conn != nil {
 				q.cmID.conn.ended(now, q.lost())

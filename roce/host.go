@@ -34,7 +34,7 @@ func (h host) NextTimeout() (qp.Time, bool) {
 func (h host) HandleEvent(now qp.Time, ev qp.Event) {
 	e := Event{Kind: eventKinds[ev.Kind]}
 	if ev.QP != nil {
-		if e.QP, _ = ev.QP.Owner().(*QP); e.QP != nil {
+		if e.QP, _ = ev.QP.Outer().(*QP); e.QP != nil {
 			e.describe()
 		}
 	}

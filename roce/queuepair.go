@@ -361,5 +361,5 @@ func (q *QP) flushFits() bool {
 
 func (q *QP) destroy() {
 	q.device().eng.DestroyQP(&q.qp)
-	q.qp.SetOwner(nil)
+	q.qp.SetOuter(nil)
 }
