@@ -40,7 +40,8 @@ func (g *GID) SetIPv4(a []byte) {
 func ParseGID(s string) (GID, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		return GID{}, fmt.Errorf("GID %q is not an IP address; use the form 10.0.0.1 or fe80::1: %w", s, err)
+		return GID{}, fmt.Errorf("GID %q is not an IP address; use the form 10.0.0.1 or fe80::1: %w",
+			s, err)
 	}
 	return GIDFromAddr(a), nil
 }

@@ -40,8 +40,10 @@ func fold(s uint64) uint16 {
 // adds in little-endian order and swaps the result (RFC 1071, section 2 (B)).
 func sumIPv4(h []byte) uint16 {
 	_ = h[19]
-	return bits.ReverseBytes16(fold(uint64(binary.LittleEndian.Uint32(h[0:4])) + uint64(binary.LittleEndian.Uint32(h[4:8])) +
-		uint64(binary.LittleEndian.Uint32(h[8:12])) + uint64(binary.LittleEndian.Uint32(h[12:16])) +
+	return bits.ReverseBytes16(fold(uint64(binary.LittleEndian.Uint32(h[0:4])) +
+		uint64(binary.LittleEndian.Uint32(h[4:8])) +
+		uint64(binary.LittleEndian.Uint32(h[8:12])) +
+		uint64(binary.LittleEndian.Uint32(h[12:16])) +
 		uint64(binary.LittleEndian.Uint32(h[16:20]))))
 }
 

@@ -34,7 +34,8 @@ const (
 // and the other is IPv6.
 func PutHeaders(b []byte, a *Address) int {
 	if a.Src.IsIPv4() != a.Dst.IsIPv4() {
-		panic(fmt.Sprintf("frame: source GID %v and destination GID %v are of different IP versions", a.Src, a.Dst))
+		panic(fmt.Sprintf("frame: source GID %v and destination GID %v are of different IP versions",
+			a.Src, a.Dst))
 	}
 	copy(b[0:6], a.DstMAC[:])
 	copy(b[6:12], a.SrcMAC[:])

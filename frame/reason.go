@@ -27,9 +27,8 @@ const (
 
 var reasonNames = [NumReasons]string{
 	"ok", "short frame", "not RoCE", "nested VLAN tags", "IP options", "IP fragment",
-	"bad IP checksum",
-	"bad address", "bad UDP length", "bad UDP checksum", "truncated packet", "bad ICRC",
-	"bad transport version", "unknown opcode", "bad pad count",
+	"bad IP checksum", "bad address", "bad UDP length", "bad UDP checksum", "truncated packet",
+	"bad ICRC", "bad transport version", "unknown opcode", "bad pad count",
 }
 
 // String returns a description such as "bad ICRC".

@@ -26,10 +26,11 @@ const (
 	Foreign
 )
 
-var verdictNames = [...]string{"ok", "bad key", "wrong protection domain", "out of bounds",
-	"access denied",
+var verdictNames = [...]string{
+	"ok", "bad key", "wrong protection domain", "out of bounds", "access denied",
 	"window bound to another queue pair", "not yet registered", "not made persistent",
-	"memory of another process"}
+	"memory of another process",
+}
 
 // String returns the verdict as text.
 func (v Verdict) String() string {

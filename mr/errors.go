@@ -24,7 +24,8 @@ var (
 	// region.
 	ErrLength = errors.New("mr: range empty, or beyond the end of the address space or region")
 	// ErrAlign: iova and memory address differ modulo 8, but remote atomics are allowed.
-	ErrAlign = errors.New("mr: remote atomics need an iova and a memory address that are equal modulo 8")
+	ErrAlign = errors.New("mr: remote atomics need an iova and a memory address " +
+		"that are equal modulo 8")
 	// ErrAccess: the access flags contradict each other or do not allow the request.
 	ErrAccess = errors.New("mr: access flags do not allow it")
 	// ErrKey: no live region has this key.

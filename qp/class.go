@@ -75,8 +75,8 @@ func checkRate(rate uint64, burst int) error {
 // CheckClass reports whether n is a traffic class. The error is ErrInvalidAttr.
 func CheckClass(n int) error {
 	if n < 0 || n >= NumClasses {
-		return fmt.Errorf("%w: traffic class %d does not exist; use 0 (the default) to %d (the most urgent)",
-			ErrInvalidAttr, n, NumClasses-1)
+		return fmt.Errorf("%w: traffic class %d does not exist; "+
+			"use 0 (the default) to %d (the most urgent)", ErrInvalidAttr, n, NumClasses-1)
 	}
 	return nil
 }

@@ -15,7 +15,9 @@ import (
 func fillFlush(w *wqe, wr *SendWR) error {
 	switch {
 	case wr.Placement == 0 || wr.Placement&^placements != 0 || wr.Level >= numLevels:
-		return fmt.Errorf("%w: FLUSH with placement %d, level %d; use PlaceGlobal, PlacePersistent or both, and FlushRange or FlushRegion", ErrInvalidWR, wr.Placement, wr.Level)
+		return fmt.Errorf("%w: FLUSH with placement %d, level %d; use PlaceGlobal, "+
+			"PlacePersistent or both, and FlushRange or FlushRegion", ErrInvalidWR, wr.Placement,
+			wr.Level)
 	case wr.Length > MaxMessage:
 		return fmt.Errorf("%w: FLUSH of %d bytes, the limit is 2^31", ErrInvalidWR, wr.Length)
 	}

@@ -42,7 +42,8 @@ func (q *QP) fillOther(i uint32, w *wqe, wr *SendWR) error {
 // earlier work request may still create them.
 func (q *QP) fillBind(i uint32, w *wqe, wr *SendWR) error {
 	if len(wr.SGEs) > 1 {
-		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; got %d", ErrInvalidWR, wr.Op, len(wr.SGEs))
+		return fmt.Errorf("%w: %s takes one SGE, the range of the window, or none to unbind; got %d",
+			ErrInvalidWR, wr.Op, len(wr.SGEs))
 	}
 	w.extra, w.raddr = uint32(wr.Access), uint64(wr.InvKey)
 	w.nsge = uint8(len(wr.SGEs))

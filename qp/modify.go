@@ -80,10 +80,11 @@ const (
 	AttrRate // Rate and Burst
 )
 
-var attrNames = []string{"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey",
-	"Path",
+var attrNames = []string{
+	"State", "PathMTU", "QKey", "RQPSN", "SQPSN", "DestQPN", "Access", "PKey", "Path",
 	"MaxRdAtomic", "MaxDestRdAtomic", "MinRNRTimer", "Timeout", "RetryCnt", "RNRRetry", "Selective",
-	"Congestion", "Class", "Rate"}
+	"Congestion", "Class", "Rate",
+}
 
 // String lists the names of the attributes.
 func (m AttrMask) String() string {
@@ -108,11 +109,13 @@ type transition struct {
 
 // qpAccess is what a QP's access flags may contain. As in verbs, LocalWrite is allowed and has no
 // effect.
-const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic | mr.FlushGlobal | mr.FlushPersistent
+const qpAccess = mr.LocalWrite | mr.RemoteWrite | mr.RemoteRead | mr.RemoteAtomic |
+	mr.FlushGlobal | mr.FlushPersistent
 
 const (
 	connAttrs  = AttrPath | AttrPathMTU | AttrDestQPN | AttrRQPSN
-	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey | AttrCongestion
+	sqdAttrsRC = AttrPath | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic |
+		AttrMaxDestRdAtomic | AttrMinRNRTimer | AttrAccess | AttrPKey | AttrCongestion
 )
 
 var transitions = []transition{
@@ -129,7 +132,9 @@ var transitions = []transition{
 		optional: [numTypes]AttrMask{RC: AttrAccess | AttrPKey | AttrSelective | AttrCongestion,
 			UC: AttrAccess | AttrPKey, UD: AttrPKey | AttrQKey}},
 	{from: RTR, to: RTS,
-		required: [numTypes]AttrMask{RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic, UC: AttrSQPSN, UD: AttrSQPSN},
+		required: [numTypes]AttrMask{
+			RC: AttrSQPSN | AttrTimeout | AttrRetryCnt | AttrRNRRetry | AttrMaxRdAtomic,
+			UC: AttrSQPSN, UD: AttrSQPSN},
 		optional: [numTypes]AttrMask{RC: AttrAccess | AttrMinRNRTimer | AttrPath | AttrCongestion,
 			UC: AttrAccess | AttrPath, UD: AttrQKey}},
 	// Extensions of the table: the path of a connected QP may change, because MAC addresses of
@@ -173,7 +178,8 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 	if missing := t.required[q.typ] &^ mask; missing != 0 {
 		return fmt.Errorf("%w: %s to %s needs %s", ErrInvalidAttr, from, to, missing)
 	}
-	if extra := mask &^ (AttrState | AttrClass | AttrRate | t.required[q.typ] | t.optional[q.typ]); extra != 0 {
+	known := AttrState | AttrClass | AttrRate | t.required[q.typ] | t.optional[q.typ]
+	if extra := mask &^ known; extra != 0 {
 		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask",
 			ErrInvalidAttr, from, to, extra)
 	}
@@ -232,11 +238,13 @@ func findTransition(from, to State, typ Type) *transition {
 // checkBusy rejects changes in SQD that would affect requests in progress: the send queue must be
 // drained (IBA 10.3.1.5), and the peer's READs must be answered before their limit changes.
 func (q *QP) checkBusy(from State, mask AttrMask) error {
-	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer | AttrCongestion | AttrClass | AttrRate
+	const live = AttrState | AttrPath | AttrAccess | AttrMinRNRTimer | AttrCongestion | AttrClass |
+		AttrRate
 	switch {
 	case from != SQD || mask&^live == 0:
 	case !q.drained():
-		return fmt.Errorf("%w: %s can change only after the send queue has drained; wait for EventSQDrained", ErrQPState, mask&^live)
+		return fmt.Errorf("%w: %s can change only after the send queue has drained; "+
+			"wait for EventSQDrained", ErrQPState, mask&^live)
 	case mask&AttrMaxDestRdAtomic != 0 && !q.answers.empty():
 		return fmt.Errorf("%w: the peer's READs are still being answered; try again", ErrQPState)
 	}
@@ -269,11 +277,13 @@ func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
 	case has(AttrDestQPN) && a.DestQPN > psnMask:
 		return bad("a QPN has 24 bits")
 	case has(AttrPKey) && a.PKey&0x7fff == 0:
-		return bad("P_Key is %#04x; its low 15 bits name the partition and must not be 0 (IBA 10.9.1)", uint16(a.PKey))
+		return bad("P_Key is %#04x; its low 15 bits name the partition and must not be 0 (IBA 10.9.1)",
+			uint16(a.PKey))
 	case has(AttrAccess) && a.Access&^qpAccess != 0:
-		return bad("access %s is not for QPs; use remote-write, remote-read, remote-atomic, flush-global and flush-persistent", a.Access&^qpAccess)
-	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic, has(AttrMaxDestRdAtomic) &&
-		a.MaxDestRdAtomic > MaxRdAtomic:
+		return bad("access %s is not for QPs; use remote-write, remote-read, remote-atomic, "+
+			"flush-global and flush-persistent", a.Access&^qpAccess)
+	case has(AttrMaxRdAtomic) && a.MaxRdAtomic > MaxRdAtomic,
+		has(AttrMaxDestRdAtomic) && a.MaxDestRdAtomic > MaxRdAtomic:
 		return bad("MaxRdAtomic is %d, MaxDestRdAtomic is %d, want at most %d", a.MaxRdAtomic,
 			a.MaxDestRdAtomic, MaxRdAtomic)
 	case has(AttrMinRNRTimer) && a.MinRNRTimer > 31:
@@ -313,12 +323,10 @@ func (q *QP) apply(a *Attr, mask AttrMask) {
 	set(AttrMinRNRTimer, func() { at.MinRNRTimer = a.MinRNRTimer })
 	set(AttrTimeout, func() { at.Timeout = a.Timeout; q.rec.timeout = a.Timeout })
 	set(AttrRetryCnt, func() {
-		at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt,
-			a.RetryCnt
+		at.RetryCnt, q.retries, q.rec.retryCnt = a.RetryCnt, a.RetryCnt, a.RetryCnt
 	})
 	set(AttrRNRRetry, func() {
-		at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry,
-			a.RNRRetry, a.RNRRetry
+		at.RNRRetry, q.rnrRetries, q.rec.rnrRetryCnt = a.RNRRetry, a.RNRRetry, a.RNRRetry
 	})
 	set(AttrSelective, func() { at.Selective = a.Selective })
 	set(AttrClass, func() { q.setClass(a.Class) })

@@ -16,9 +16,10 @@ const (
 
 // Errors of AttachMulticast and DetachMulticast.
 var (
-	ErrNotMulticast = errors.New("qp: not a multicast address; use an IPv4 group in 224.0.0.0/4 or an IPv6 group in ff00::/8")
-	ErrGroupsFull   = errors.New("qp: too many multicast groups or QPs in this group; detach some")
-	ErrNotAttached  = errors.New("qp: the QP is not attached to this group; attach it first")
+	ErrNotMulticast = errors.New("qp: not a multicast address; " +
+		"use an IPv4 group in 224.0.0.0/4 or an IPv6 group in ff00::/8")
+	ErrGroupsFull  = errors.New("qp: too many multicast groups or QPs in this group; detach some")
+	ErrNotAttached = errors.New("qp: the QP is not attached to this group; attach it first")
 )
 
 // AttachMulticast makes a UD QP receive packets to a group (IBA 10.5.2), that is, packets to

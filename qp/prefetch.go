@@ -14,7 +14,8 @@ import (
 // the run queue for sending, from a batch of received frames for receiving, and from the poster for
 // an idle QP. It prefetches what they will use while it serves others, in this chain:
 //
-//	QP -> WQE and its SGEs, or the packet's R_Key -> lookup of the key -> MR -> first lines of the payload
+//	QP -> WQE and its SGEs, or the packet's R_Key -> lookup of the key -> MR
+//	   -> first lines of the payload
 //
 // Each link is prefetched a few QPs later than the one before it, because its address is in what
 // that one brought. Prefetching changes only the timing.

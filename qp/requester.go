@@ -46,9 +46,12 @@ var opcodes = buildOpcodes()
 
 func buildOpcodes() (t [numTypes][numOps][4]bth.Opcode) {
 	transports := [numTypes]bth.Transport{bth.RC, bth.UC, bth.UD}
-	ops := [numOps]bth.Operation{bth.OpSend, bth.OpSend, bth.OpSend, bth.OpWrite, bth.OpWrite,
-		bth.OpReadRequest, bth.OpCmpSwap, bth.OpFetchAdd,
-		bth.OpFlush, bth.OpAtomicWrite}
+	ops := [numOps]bth.Operation{
+		OpSend: bth.OpSend, OpSendImm: bth.OpSend, OpSendInv: bth.OpSend,
+		OpWrite: bth.OpWrite, OpWriteImm: bth.OpWrite, OpRead: bth.OpReadRequest,
+		OpCmpSwap: bth.OpCmpSwap, OpFetchAdd: bth.OpFetchAdd,
+		OpFlush: bth.OpFlush, OpAtomicWrite: bth.OpAtomicWrite,
+	}
 	for typ, tr := range transports {
 		for op, o := range ops {
 			for pos := range 4 {

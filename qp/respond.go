@@ -186,7 +186,8 @@ func (q *QP) hasAnswer(now Time) bool {
 	if q.owes = q.ackOwed || q.nakOwed || q.cnpOwed || !q.answers.empty(); !q.owes {
 		return false
 	}
-	return !q.answers.empty() || q.nakOwed || q.cnpOwed || (q.ackOwed && (q.ackNow || now >= q.ackDue()))
+	return !q.answers.empty() || q.nakOwed || q.cnpOwed ||
+		(q.ackOwed && (q.ackNow || now >= q.ackDue()))
 }
 
 // sendAnswer writes the next response (IBA 9.7.5.1.1): READs and atomics in order, then a NAK or

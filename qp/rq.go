@@ -164,7 +164,9 @@ type SRQ struct {
 // ErrInvalidDepth.
 func (e *Engine) NewSRQ(pd *mr.PD, c SRQConfig) (*SRQ, error) {
 	if c.Depth < 1 || c.Depth > MaxQueueDepth || c.MaxSGE < 0 || c.MaxSGE > MaxSGE {
-		return nil, fmt.Errorf("%w: SRQ of depth %d with %d SGEs, want a depth of 1 to %d and 0 to %d SGEs", ErrInvalidDepth, c.Depth, c.MaxSGE, MaxQueueDepth, MaxSGE)
+		return nil, fmt.Errorf("%w: SRQ of depth %d with %d SGEs, "+
+			"want a depth of 1 to %d and 0 to %d SGEs", ErrInvalidDepth, c.Depth, c.MaxSGE,
+			MaxQueueDepth, MaxSGE)
 	}
 	s := &SRQ{eng: e, pd: pd}
 	s.init(c.Depth, c.MaxSGE)

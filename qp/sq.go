@@ -269,7 +269,8 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 			path = ah.Path()
 		}
 		if path == nil || !path.Valid() {
-			return fmt.Errorf("%w: a UD work request needs an address handle (AH); create one with Device.CreateAH", ErrInvalidWR)
+			return fmt.Errorf("%w: a UD work request needs an address handle (AH); "+
+				"create one with Device.CreateAH", ErrInvalidWR)
 		}
 		if n > uint64(q.mtu.Load()) {
 			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n,

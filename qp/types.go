@@ -99,11 +99,22 @@ const (
 func (o Op) local() bool { return o >= OpBindMW }
 
 // String returns the name of the operation, as in ibv_wr_opcode.
-func (o Op) String() string {
-	return name([]string{"SEND", "SEND_WITH_IMM", "SEND_WITH_INV", "RDMA_WRITE",
-		"RDMA_WRITE_WITH_IMM",
-		"RDMA_READ", "ATOMIC_CMP_AND_SWP", "ATOMIC_FETCH_AND_ADD", "FLUSH", "ATOMIC_WRITE",
-		"BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
+func (o Op) String() string { return name(opNames, int(o)) }
+
+var opNames = []string{
+	OpSend:        "SEND",
+	OpSendImm:     "SEND_WITH_IMM",
+	OpSendInv:     "SEND_WITH_INV",
+	OpWrite:       "RDMA_WRITE",
+	OpWriteImm:    "RDMA_WRITE_WITH_IMM",
+	OpRead:        "RDMA_READ",
+	OpCmpSwap:     "ATOMIC_CMP_AND_SWP",
+	OpFetchAdd:    "ATOMIC_FETCH_AND_ADD",
+	OpFlush:       "FLUSH",
+	OpAtomicWrite: "ATOMIC_WRITE",
+	OpBindMW:      "BIND_MW",
+	OpLocalInv:    "LOCAL_INV",
+	OpRegMR:       "REG_MR",
 }
 
 // SendFlags modify a send work request.
@@ -207,14 +218,25 @@ const (
 )
 
 // String returns the text of ibv_wc_status_str.
-func (s Status) String() string {
-	return name([]string{"success", "local length error", "local QP operation error",
-		"local protection error",
-		"Work Request Flushed Error", "memory management operation error", "bad response error",
-		"local access error", "remote invalid request error", "remote access error",
-		"remote operation error",
-		"transport retry counter exceeded", "RNR retry counter exceeded", "operation aborted",
-		"fatal error", "general error"}, int(s))
+func (s Status) String() string { return name(statusTexts, int(s)) }
+
+var statusTexts = []string{
+	Success:        "success",
+	LocLenErr:      "local length error",
+	LocQPOpErr:     "local QP operation error",
+	LocProtErr:     "local protection error",
+	WRFlushErr:     "Work Request Flushed Error",
+	MWBindErr:      "memory management operation error",
+	BadRespErr:     "bad response error",
+	LocAccessErr:   "local access error",
+	RemInvReqErr:   "remote invalid request error",
+	RemAccessErr:   "remote access error",
+	RemOpErr:       "remote operation error",
+	RetryExcErr:    "transport retry counter exceeded",
+	RNRRetryExcErr: "RNR retry counter exceeded",
+	RemAbortErr:    "operation aborted",
+	FatalErr:       "fatal error",
+	GeneralErr:     "general error",
 }
 
 // WCOpcode is the kind of work that completed.
@@ -237,15 +259,39 @@ const (
 )
 
 // String returns the name of the opcode, as in ibv_wc_opcode.
-func (o WCOpcode) String() string {
-	return name([]string{"SEND", "RDMA_WRITE", "RDMA_READ", "COMP_SWAP", "FETCH_ADD", "RECV",
-		"RECV_RDMA_WITH_IMM",
-		"FLUSH", "ATOMIC_WRITE", "BIND_MW", "LOCAL_INV", "REG_MR"}, int(o))
+func (o WCOpcode) String() string { return name(wcOpcodeNames, int(o)) }
+
+var wcOpcodeNames = []string{
+	WCSend:         "SEND",
+	WCWrite:        "RDMA_WRITE",
+	WCRead:         "RDMA_READ",
+	WCCmpSwap:      "COMP_SWAP",
+	WCFetchAdd:     "FETCH_ADD",
+	WCRecv:         "RECV",
+	WCRecvWriteImm: "RECV_RDMA_WITH_IMM",
+	WCFlush:        "FLUSH",
+	WCAtomicWrite:  "ATOMIC_WRITE",
+	WCBindMW:       "BIND_MW",
+	WCLocalInv:     "LOCAL_INV",
+	WCRegMR:        "REG_MR",
 }
 
-var wcOpcodes = [numOps]WCOpcode{WCSend, WCSend, WCSend, WCWrite, WCWrite, WCRead, WCCmpSwap,
-	WCFetchAdd,
-	WCFlush, WCAtomicWrite, WCBindMW, WCLocalInv, WCRegMR}
+// wcOpcodes lists the opcode with which each operation completes.
+var wcOpcodes = [numOps]WCOpcode{
+	OpSend:        WCSend,
+	OpSendImm:     WCSend,
+	OpSendInv:     WCSend,
+	OpWrite:       WCWrite,
+	OpWriteImm:    WCWrite,
+	OpRead:        WCRead,
+	OpCmpSwap:     WCCmpSwap,
+	OpFetchAdd:    WCFetchAdd,
+	OpFlush:       WCFlush,
+	OpAtomicWrite: WCAtomicWrite,
+	OpBindMW:      WCBindMW,
+	OpLocalInv:    WCLocalInv,
+	OpRegMR:       WCRegMR,
+}
 
 // WCFlags tell which optional fields of a WC are valid.
 type WCFlags uint8
@@ -290,9 +336,18 @@ const (
 )
 
 // String returns the name of the event, as in ibv_event_type.
-func (k EventKind) String() string {
-	return name([]string{"QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED",
-		"QP_LAST_WQE_REACHED", "CQ_ERR", "SRQ_LIMIT_REACHED", "PEER_NOT_READY"}, int(k))
+func (k EventKind) String() string { return name(eventNames, int(k)) }
+
+var eventNames = []string{
+	EventQPFatal:          "QP_FATAL",
+	EventQPReqErr:         "QP_REQ_ERR",
+	EventQPAccessErr:      "QP_ACCESS_ERR",
+	EventCommEst:          "COMM_EST",
+	EventSQDrained:        "SQ_DRAINED",
+	EventQPLastWQEReached: "QP_LAST_WQE_REACHED",
+	EventCQErr:            "CQ_ERR",
+	EventSRQLimitReached:  "SRQ_LIMIT_REACHED",
+	EventRNR:              "PEER_NOT_READY",
 }
 
 // Event is an asynchronous event (IBA 11.6.3.1). One of QP, CQ and SRQ is set, depending on Kind.
@@ -305,13 +360,17 @@ type Event struct {
 
 // Errors of posting, Modify and the constructors.
 var (
-	ErrQPState      = errors.New("qp: operation not allowed in this QP state; change the state with Modify or Connect first")
-	ErrSQFull       = errors.New("qp: send queue full; wait for completions, or create the QP with a deeper send queue")
-	ErrRQFull       = errors.New("qp: receive queue full; wait for receives to complete, or create a deeper queue")
-	ErrForeign      = errors.New("qp: object of another device; use objects of one device together")
-	ErrHasSRQ       = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
-	ErrInvalidWR    = errors.New("qp: invalid work request")
-	ErrInvalidKey   = errors.New("qp: lkey does not cover the SGE's memory; register it with the access that the operation needs")
+	ErrQPState = errors.New("qp: operation not allowed in this QP state; " +
+		"change the state with Modify or Connect first")
+	ErrSQFull = errors.New("qp: send queue full; " +
+		"wait for completions, or create the QP with a deeper send queue")
+	ErrRQFull = errors.New("qp: receive queue full; " +
+		"wait for receives to complete, or create a deeper queue")
+	ErrForeign    = errors.New("qp: object of another device; use objects of one device together")
+	ErrHasSRQ     = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
+	ErrInvalidWR  = errors.New("qp: invalid work request")
+	ErrInvalidKey = errors.New("qp: lkey does not cover the SGE's memory; " +
+		"register it with the access that the operation needs")
 	ErrInvalidAttr  = errors.New("qp: invalid attribute")
 	ErrTooManyQPs   = errors.New("qp: too many QPs; raise the limit or destroy some")
 	ErrInvalidDepth = errors.New("qp: queue depth out of range")

@@ -88,7 +88,8 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {
 	switch {
 	case q.Type() == UD:
-		return fmt.Errorf("%w: a UD QP cannot connect: call Activate, and name the peer in each work request", ErrInvalid)
+		return fmt.Errorf("%w: a UD QP cannot connect: call Activate, "+
+			"and name the peer in each work request", ErrInvalid)
 	case remote.QPN == 0 || remote.QPN >= bth.QPNMulticast:
 		return fmt.Errorf("%w: remote QPN %v", ErrInvalid, remote.QPN)
 	case remote.GID.IsZero() || remote.GID.IsMulticast():
@@ -242,7 +243,9 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		return nil, 0, err
 	}
 	if d.isOwn(remote) && !d.sockets { // the kernel delivers what sockets send to themselves
-		return nil, 0, fmt.Errorf("%w: %v is an address of this device, which cannot send to itself: use two devices, or UDP sockets (PortUDP)", ErrUnreachable, remote.Addr())
+		return nil, 0, fmt.Errorf("%w: %v is an address of this device, "+
+			"which cannot send to itself: use two devices, or UDP sockets (PortUDP)",
+			ErrUnreachable, remote.Addr())
 	}
 	hop, err := d.net.Resolve(ctx, local.Addr, remote.Addr())
 	if errors.Is(err, xdp.ErrGone) { // before the loop has noticed

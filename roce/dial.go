@@ -46,8 +46,8 @@ type RejectError struct {
 // Error returns the message.
 func (e *RejectError) Error() string {
 	if e.local {
-		return fmt.Sprintf("%v: %v: the peer replied with a QP of an older connection, which ends unless its peer answers: dial again later",
-			ErrRefused, e.Reason)
+		return fmt.Sprintf("%v: %v: the peer replied with a QP of an older connection, "+
+			"which ends unless its peer answers: dial again later", ErrRefused, e.Reason)
 	}
 	return fmt.Sprintf("%v: %v%s", ErrRefused, e.Reason, rejectHints[e.Reason])
 }
@@ -251,7 +251,8 @@ func (q *QP) advance(now qp.Time, a *cm.QPAttributes, path *Path, o *ConnectOpti
 	flow.SetSourcePort(frame.SourcePort(q.QPN(), a.RemoteQPN))
 	c := *o
 	c.MaxRdAtomic, c.MaxDestRdAtomic = asOption(a.MaxRdAtomic), asOption(a.MaxDestRdAtomic)
-	c.Timeout, c.Retries, c.RNRRetries = asOption(a.Timeout), asOption(a.RetryCount), asOption(a.RNRRetry)
+	c.Timeout, c.Retries = asOption(a.Timeout), asOption(a.RetryCount)
+	c.RNRRetries = asOption(a.RNRRetry)
 	remote := Endpoint{QPN: a.RemoteQPN, PSN: a.RQPSN, Features: a.Features}
 	for _, s := range q.transitions(&remote, &c, &flow, a.MTU) {
 		st := q.State()

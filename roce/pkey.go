@@ -90,8 +90,9 @@ func (d *Device) PKeys() []PKey { return slices.Clone(d.pkeys) }
 // checkPKey returns an error if packets with key remote would not reach the QP.
 func (q *QP) checkPKey(remote PKey) error {
 	if own := q.pkey(); !own.Matches(remote) {
-		return fmt.Errorf("%w: the peer's is %#04x, the QP's is %#04x: both must name the same partition (low 15 bits), and one must be a full member's (bit 15)",
-			ErrPKey, uint16(remote), uint16(own))
+		return fmt.Errorf("%w: the peer's is %#04x, the QP's is %#04x: both must name the same "+
+			"partition (low 15 bits), and one must be a full member's (bit 15)", ErrPKey,
+			uint16(remote), uint16(own))
 	}
 	return nil
 }

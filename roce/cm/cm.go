@@ -77,7 +77,8 @@ func New(c Config) (*CM, error) {
 			c.IDs.Last)
 	}
 	m := &CM{
-		guid: c.GUID, rand: c.Rand, ids: c.IDs, ackDelay: c.AckDelay, maxConns: c.MaxConns, pkeys: c.PKeys,
+		guid: c.GUID, rand: c.Rand, ids: c.IDs, ackDelay: c.AckDelay,
+		maxConns: c.MaxConns, pkeys: c.PKeys,
 		byID: map[CommID]*conn{}, byRemote: map[remoteKey]*conn{}, byQP: map[qpKey]*conn{},
 		listeners: map[listenKey]*listener{}, listenersBy: map[ListenerID]*listener{},
 		halfOpen: newPool(c.MaxHalfOpen), peers: c.Peers,

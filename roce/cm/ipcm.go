@@ -54,7 +54,8 @@ func (s ServiceID) String() string {
 const IPCMHeaderLen = 36
 
 // ErrIPCMHeader: the private data does not start with a valid rdma_cm header.
-var ErrIPCMHeader = errors.New("cm: rdma_cm header of unknown version, or for neither IPv4 nor IPv6")
+var ErrIPCMHeader = errors.New("cm: rdma_cm header of unknown version, " +
+	"or for neither IPv4 nor IPv6")
 
 // IPCMHeader tells a listener the IP addresses of a request (IBA annex A11). On the wire it has
 // version 0, the IP version in the high nibble of the next byte, the source port, and the source

@@ -234,8 +234,9 @@ func (m *CM) Accept(now Time, id CommID, p *AcceptParams) error {
 	case p.RNRRetry > maxRetryCount:
 		return fmt.Errorf("%w: RNR retry count %d above 7", ErrParams, p.RNRRetry)
 	case p.ResponderResources > c.responder || p.InitiatorDepth > c.depth:
-		return fmt.Errorf("%w: responder resources %d and initiator depth %d; the request allows %d and %d",
-			ErrParams, p.ResponderResources, p.InitiatorDepth, c.responder, c.depth)
+		return fmt.Errorf("%w: responder resources %d and initiator depth %d; "+
+			"the request allows %d and %d", ErrParams, p.ResponderResources, p.InitiatorDepth,
+			c.responder, c.depth)
 	case p.Features&^c.features != 0:
 		return fmt.Errorf("%w: features %#x; the request offers %#x", ErrParams, p.Features,
 			c.features)
