@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -168,6 +169,33 @@ func TestKeptSocket(t *testing.T) {
 	}
 	eventually(t, "the slot is released", func() bool { return !s.inUse(bad.slot) })
 	check(30)
+}
+
+// The service sends the will of a program that has died to IPv4 and IPv6 addresses, and ignores one
+// from an address that it does not have.
+func TestWillFamilies(t *testing.T) {
+	s := start(t, Options{})
+	addr := s.port.Addrs()[0].Addr()
+	v6 := netip.MustParseAddr("2001:db8::1")
+	will := func(from, to netip.Addr) []byte {
+		return makeFrame(make([]byte, maxFrame), from, to, bth.QPNGSI, 77)
+	}
+	bad := rawJoin(t, s)
+	bad.setWill(1, will(v6, v6))
+	bad.setWill(2, will(addr, addr))
+	eventually(t, "the service has the wills", func() bool { return s.Wills() == 2 })
+	bad.end()
+	expect(t, s.port, 77)
+	a := join(t, s)
+	send(t, a, addr, addr, slotQPN(0), 78)
+	for { // the will is sent twice
+		b := receive(t, s.port)
+		if number := binary.BigEndian.Uint32(b[len(b)-8:]); number == 78 {
+			return
+		} else if number != 77 {
+			t.Fatalf("received packet %d", number)
+		}
+	}
 }
 
 func slotQPN(slot uint8) bth.QPN { return bth.QPN(slot)<<16 | 7 }

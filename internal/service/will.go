@@ -31,64 +31,54 @@ func (w *wills) set(key uint32, b []byte) {
 // willPause is the time after which wills are sent again, since one may get lost.
 const willPause = 300 * time.Millisecond
 
-// sendWills sends the frames of a member that has died. Those that it could not have sent itself
-// are left out.
-func (n *session) sendWills() {
-	type packet struct {
-		src netip.Addr
-		dst unix.Sockaddr
-		b   []byte
+// farewell is a will as a message of a UDP socket.
+type farewell struct {
+	src netip.Addr
+	dst unix.Sockaddr
+	b   []byte // what follows the UDP header
+}
+
+// farewell converts a frame. ok is false if the member could not have sent it itself.
+func (n *session) farewell(dec *frame.Decoder, b []byte) (f farewell, ok bool) {
+	var p bth.Packet
+	if dec.Decode(b, &p) != frame.ReasonOK || p.BTH.DestQP() != bth.QPNGSI ||
+		p.SrcPort != bth.Port || p.HasVLAN {
+		return f, false
 	}
-	var list []packet
+	f.src = p.Src.Addr()
+	if n.only.IsValid() && f.src != n.only {
+		return f, false
+	}
+	if p.Dst.IsIPv4() {
+		f.dst = &unix.SockaddrInet4{Port: bth.Port, Addr: p.Dst.Addr().As4()}
+		f.b = b[udpmsg.LenV4:]
+		return f, true
+	}
+	dst := &unix.SockaddrInet6{Port: bth.Port, Addr: p.Dst.Addr().As16()}
+	if udpmsg.Scoped(p.Dst.Addr()) {
+		dst.ZoneId = uint32(n.s.index)
+	}
+	f.dst, f.b = dst, b[udpmsg.LenV6:]
+	return f, true
+}
+
+// sendWills sends the frames of a member that has died.
+func (n *session) sendWills() {
+	var list []farewell
 	var dec frame.Decoder
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, b := range n.wills {
-		var p bth.Packet
-		if dec.Decode(b, &p) != frame.ReasonOK || p.BTH.DestQP() != bth.QPNGSI ||
-			p.SrcPort != bth.Port || p.HasVLAN {
-			continue
+		if f, ok := n.farewell(&dec, b); ok {
+			list = append(list, f)
 		}
-		head := udpmsg.LenV4
-		dst := unix.Sockaddr(&unix.SockaddrInet4{Port: bth.Port, Addr: p.Dst.Addr().As4()})
-		if !p.Dst.IsIPv4() {
-			head = udpmsg.LenV6
-			a := &unix.SockaddrInet6{Port: bth.Port, Addr: p.Dst.Addr().As16()}
-			if udpmsg.Scoped(p.Dst.Addr()) {
-				a.ZoneId = uint32(n.s.index)
-			}
-			dst = a
-		}
-		src := p.Src.Addr()
-		if n.only.IsValid() && src != n.only {
-			continue
-		}
-		list = append(list, packet{src, dst, b[head:]})
 	}
 	if len(list) == 0 {
 		return
 	}
 	n.s.running.Go(func() {
 		for range 2 {
-			sockets := map[netip.Addr]int{}
-			for _, p := range list {
-				fd, ok := sockets[p.src]
-				if !ok {
-					var err error
-					if fd, err = n.s.port.Share(p.src); err != nil {
-						fd = -1 // the address was removed
-					}
-					sockets[p.src] = fd
-				}
-				if fd >= 0 {
-					_ = unix.Sendto(fd, p.b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, p.dst)
-				}
-			}
-			for _, fd := range sockets {
-				if fd >= 0 {
-					_ = unix.Close(fd)
-				}
-			}
+			n.s.sendFarewells(list)
 			select {
 			case <-n.s.stop:
 				return
@@ -96,4 +86,27 @@ func (n *session) sendWills() {
 			}
 		}
 	})
+}
+
+// sendFarewells sends messages, each from its source address, unless that was removed.
+func (s *Server) sendFarewells(list []farewell) {
+	sockets := map[netip.Addr]int{}
+	for _, f := range list {
+		fd, ok := sockets[f.src]
+		if !ok {
+			var err error
+			if fd, err = s.port.Share(f.src); err != nil {
+				fd = -1 // the address was removed
+			}
+			sockets[f.src] = fd
+		}
+		if fd >= 0 {
+			_ = unix.Sendto(fd, f.b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, f.dst)
+		}
+	}
+	for _, fd := range sockets {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
 }
