@@ -3,6 +3,7 @@ package halfopen
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/netip"
 	"slices"
 	"sync"
@@ -12,12 +13,13 @@ import (
 )
 
 const (
-	// MinTime and MaxTime limit the patience of Slots: how long a peer may take to confirm its
+	// MinTime and MaxTime limit the patience with peers: how long a peer may take to confirm its
 	// connection before a newer request can replace its own. Hundreds of honest peers that connect
 	// to a busy machine at once may need much longer than MinTime.
 	MinTime = 50 * time.Millisecond
 	MaxTime = time.Second
-	// calmTime is how long after the latest replacement the patience is MaxTime again.
+	// calmTime is how long after the latest replacement the patience is MaxTime again. Forged
+	// requests that fill all slots can therefore delay honest ones by MaxTime once in calmTime.
 	calmTime = 10 * time.Second
 	// share is the fraction of the slots that one prefix (limit.Prefix) may keep for longer than
 	// the patience.
@@ -41,15 +43,48 @@ type Slots struct {
 	// ending is the number of replaced requests whose slots are not free yet.
 	ending   int
 	replaced time.Time // the latest of them
-	// patience is MaxTime at first. Each replacement reduces it, because the request may have been
-	// forged, and each late confirmation raises it, because peers are slow.
-	patience time.Duration
+	// others is the patience with prefixes that have no more than their share.
+	others patience
 }
 
-// group counts the requests of one prefix in Slots.open.
+// group is the state of one prefix.
 type group struct {
 	prefix netip.Prefix
-	n      int
+	n      int // its requests in Slots.open
+	// own is the patience while the prefix has more than its share, so that a flood of one prefix
+	// does not hurry the peers of others.
+	own patience
+}
+
+// patience is how long requests are not replaced. It is MaxTime at first. Each replacement reduces
+// it, because the request may have been forged, and each late confirmation raises it, because peers
+// are slow.
+type patience struct {
+	time     time.Duration // until calm
+	replaced time.Time     // the latest request
+}
+
+// calm reports whether no request was replaced for calmTime.
+func (p *patience) calm() bool { return time.Since(p.replaced) >= calmTime }
+
+// allowed returns the time that a peer has at least.
+func (p *patience) allowed() time.Duration {
+	if p.calm() {
+		return MaxTime
+	}
+	return p.time
+}
+
+// shorten records a replacement.
+func (p *patience) shorten() {
+	p.time, p.replaced = max(p.allowed()*3/4, MinTime), time.Now()
+}
+
+// lengthen records that a peer has confirmed a connection after d.
+func (p *patience) lengthen(d time.Duration) {
+	if target := min(4*d, MaxTime); target > p.time {
+		p.time += (target - p.time) / 4
+	}
 }
 
 // Slot is the slot of one request. Its methods may be called several times, and on a nil Slot.
@@ -65,8 +100,7 @@ type Slot struct {
 // New returns n slots, at least one.
 func New(n int) *Slots {
 	n = max(n, 1)
-	return &Slots{max: n, taken: make(chan struct{}, n), by: map[netip.Prefix]*group{},
-		patience: MaxTime}
+	return &Slots{max: n, taken: make(chan struct{}, n), by: map[netip.Prefix]*group{}}
 }
 
 // Take waits for a slot for a request of peer. If there is none, it replaces the oldest request of
@@ -84,6 +118,7 @@ func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCa
 	defer s.mu.Unlock()
 	g := s.by[prefix]
 	if g == nil {
+		maps.DeleteFunc(s.by, func(_ netip.Prefix, g *group) bool { return g.n == 0 && g.own.calm() })
 		g = &group{prefix: prefix}
 		s.by[prefix] = g
 	}
@@ -122,8 +157,8 @@ func (s *Slots) replaceOwn(prefix netip.Prefix) {
 	if g == nil || g.n < s.share() {
 		return
 	}
-	if o := s.oldest(g.n, g); time.Since(o.since) >= s.allowed() {
-		s.replace(o)
+	if o := s.oldest(g.n, g); time.Since(o.since) >= g.own.allowed() {
+		s.replace(o, &g.own)
 	}
 }
 
@@ -146,19 +181,20 @@ func (s *Slots) replaceAny() time.Duration {
 		}
 	}
 	o := s.oldest(most, nil)
-	if wait := s.allowed() - time.Since(o.since); wait > 0 {
+	p := s.patience(o.from)
+	if wait := p.allowed() - time.Since(o.since); wait > 0 {
 		return min(wait, MinTime) // the patience may become shorter meanwhile
 	}
-	s.replace(o)
+	s.replace(o, p)
 	return MinTime
 }
 
-// allowed returns the time that a peer has at least. The caller holds mu.
-func (s *Slots) allowed() time.Duration {
-	if time.Since(s.replaced) >= calmTime {
-		s.patience = MaxTime
+// patience returns the patience with a prefix. The caller holds mu.
+func (s *Slots) patience(g *group) *patience {
+	if g.n > s.share() {
+		return &g.own
 	}
-	return s.patience
+	return &s.others
 }
 
 // oldest returns the oldest request of a prefix that has n, which is g unless g is nil. There must
@@ -173,11 +209,11 @@ func (s *Slots) oldest(n int, g *group) *Slot {
 // share returns the number of slots that one prefix may keep.
 func (s *Slots) share() int { return max(1, s.max/share) }
 
-// replace stops a request. The caller holds mu.
-func (s *Slots) replace(o *Slot) {
+// replace stops a request and shortens the patience with its prefix. The caller holds mu.
+func (s *Slots) replace(o *Slot, p *patience) {
 	o.stop(ErrReplaced)
+	p.shorten()
 	s.remove(o)
-	s.patience = max(s.allowed()*3/4, MinTime)
 	o.ended, s.replaced = true, time.Now()
 	s.ending++
 }
@@ -190,27 +226,26 @@ func (s *Slots) remove(o *Slot) bool {
 		return false
 	}
 	s.open = slices.Delete(s.open, i, i+1)
-	if o.from.n--; o.from.n == 0 {
+	// The patience with a prefix that was hurried outlasts its requests, unless there are many.
+	if o.from.n--; o.from.n == 0 && (o.from.own.calm() || len(s.by) > s.max) {
 		delete(s.by, o.from.prefix)
 	}
 	return true
 }
 
 // Keep tells that the peer has confirmed the connection: the request can no longer be replaced. Its
-// slot remains taken.
-func (o *Slot) Keep() {
+// slot remains taken. Keep returns false if the request was replaced before.
+func (o *Slot) Keep() bool {
 	if o == nil {
-		return
+		return true
 	}
 	s := o.of
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.remove(o) {
-		return
+	if p := s.patience(o.from); s.remove(o) {
+		p.lengthen(time.Since(o.since))
 	}
-	if target := min(4*time.Since(o.since), MaxTime); target > s.patience {
-		s.patience += (target - s.patience) / 4
-	}
+	return !o.ended
 }
 
 // Release frees the slot.

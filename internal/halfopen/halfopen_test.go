@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,9 +47,13 @@ func (r *requests) take(name string) time.Duration {
 
 func peer(name string) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, name[0], 1}) }
 
-// empty checks that nothing is left of any request.
+// empty checks that nothing is left of any request. Prefixes that were hurried are left until a
+// request comes after calmTime.
 func (r *requests) empty() {
 	r.t.Helper()
+	time.Sleep(calmTime)
+	r.take("z")
+	r.slots["z"].Release()
 	synctest.Wait()
 	if len(r.taken) != 0 || len(r.open) != 0 || len(r.by) != 0 || r.ending != 0 {
 		r.t.Errorf("at the end: %d slots are taken, %d open requests, %d prefixes, %d end; want 0",
@@ -243,44 +248,114 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// A flood of requests that nobody confirms reduces the patience to MinTime. Peers that confirm late
-// raise it, and so does the end of the flood.
+// A flood of requests that nobody confirms reduces the patience to MinTime, with the prefix that
+// sends it, or with all if it comes from many. Peers that confirm late raise it, and so does the
+// end of the flood.
 func TestPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRequests(t, 8)
-		flood := func(n int) {
+		flood := func(n, prefixes int) {
 			for i := range n {
-				r.take(fmt.Sprint("x", i))
+				r.take(fmt.Sprintf("%c%d", 'q'+i%prefixes, i))
 			}
 		}
-		expect := func(when string, least, most time.Duration) {
+		expect := func(when string, p *patience, least, most time.Duration) {
 			t.Helper()
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if got := r.allowed(); got < least || got > most {
+			if got := p.allowed(); got < least || got > most {
 				t.Errorf("patience %s: %v, want %v to %v", when, got, least, most)
 			}
 		}
-		expect("at first", MaxTime, MaxTime)
-		flood(30)
-		expect("in a flood", MinTime, MinTime)
+		expect("at first", &r.others, MaxTime, MaxTime)
+		flood(30, 1)
+		flooder := r.slots["q0"].from
+		expect("with the prefix of a flood", &flooder.own, MinTime, MinTime)
+		expect("with others", &r.others, MaxTime, MaxTime)
+		for _, s := range r.slots {
+			s.Release()
+		}
+		flood(1, 1)
+		if r.slots["q0"].from != flooder {
+			t.Error("the prefix of a flood is forgotten before calmTime")
+		}
+		expect("with it after a pause", &flooder.own, MinTime, MinTime)
+
+		flood(40, 8)
+		expect("in a flood of many prefixes", &r.others, MinTime, MinTime)
 		for range 5 {
 			r.take("a")
 			time.Sleep(MinTime * 4 / 5)
 			r.slots["a"].Keep()
 			r.slots["a"].Release()
 		}
-		expect("after late confirmations", 2*MinTime, 4*MinTime)
-		flood(30)
-		expect("in a flood again", MinTime, MinTime)
+		expect("after late confirmations", &r.others, 2*MinTime, 4*MinTime)
+		flood(40, 8)
+		expect("in a flood again", &r.others, MinTime, MinTime)
 		time.Sleep(calmTime)
-		expect("after the flood", MaxTime, MaxTime)
+		expect("after the flood", &r.others, MaxTime, MaxTime)
+		expect("with one prefix after the flood", &flooder.own, MaxTime, MaxTime)
 		for _, s := range r.slots {
 			s.Release()
 		}
+		r.empty()
 		var none *Slot // in virtual time
-		none.Keep()
+		if !none.Keep() {
+			t.Error("Keep() of a nil Slot = false")
+		}
 		none.Release()
+	})
+}
+
+// An honest peer that is slow is not replaced because of a flood of another prefix, even if its own
+// prefix has its share.
+func TestFloodOfOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 8)
+		for i := range 30 {
+			r.take(fmt.Sprint("x", i))
+		}
+		for _, name := range []string{"a1", "a2", "a3"} { // one more than the share
+			r.take(name)
+			time.Sleep(MaxTime / 4)
+		}
+		for _, name := range []string{"a1", "a2", "a3"} {
+			if !r.slots[name].Keep() {
+				t.Errorf("request %s is replaced after %v", name, time.Since(r.slots[name].since))
+			}
+		}
+		if r.slots["x0"].Keep() {
+			t.Error("Keep() of a replaced request = true")
+		}
+		for _, s := range r.slots {
+			s.Release()
+		}
+		r.empty()
+	})
+}
+
+// The number of prefixes that are remembered is limited.
+func TestHurriedPrefixes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRequests(t, 4)
+		for i := range 100 {
+			for range 2 {
+				r.take(string(rune('A' + i)))
+			}
+			for _, g := range r.by {
+				g.own.shorten()
+			}
+			if len(r.by) > 2*r.max {
+				t.Fatalf("%d prefixes are remembered, want at most %d", len(r.by), 2*r.max)
+			}
+		}
+		for _, s := range r.slots {
+			s.Release()
+		}
+		for _, s := range slices.Clone(r.open) {
+			s.Release()
+		}
+		r.empty()
 	})
 }
 
@@ -355,9 +430,15 @@ func TestRandomCalls(t *testing.T) {
 							want)
 					}
 				}
-				if len(r.taken) > n || len(r.open) > len(r.taken) || len(r.by) != len(counts) {
+				active := 0
+				for _, g := range r.by {
+					if g.n > 0 {
+						active++
+					}
+				}
+				if len(r.taken) > n || len(r.open) > len(r.taken) || active != len(counts) {
 					t.Fatalf("seed %d: %d slots taken of %d, %d open requests, %d prefixes of %d", seed,
-						len(r.taken), n, len(r.open), len(r.by), len(counts))
+						len(r.taken), n, len(r.open), active, len(counts))
 				}
 			}
 			for _, s := range slots {
