@@ -248,9 +248,12 @@ func (s *server) serve(ctx context.Context, r *Request, slot *halfopen.Slot) {
 		r.refuseFor(err)
 		return
 	}
-	slot.Keep()
-	slot.Release()
 	defer c.Close()
+	kept := slot.Keep()
+	slot.Release()
+	if !kept { // replaced while the peer confirmed; ctx is canceled
+		return
+	}
 	ctx, cancel := c.Context(ctx)
 	defer cancel()
 	if err := s.handle(ctx, c); err != nil {

@@ -139,6 +139,44 @@ func TestServeWaitsForHandlers(t *testing.T) {
 	}
 }
 
+// A request that is replaced while the peer confirms the connection gets no Handler.
+func TestServeReplacedRequest(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	c := &serving{client: newDevice(t, link, 0), server: newDevice(t, link, 1)}
+	l, err := c.server.Listen(netip.AddrPort{}, ListenOptions{})
+	must(t, err)
+	c.addr = l.Addr()
+	s, err := newServer(l, ServeConfig{MaxPending: 1}, func(context.Context, *Conn) error {
+		t.Error("the Handler of a replaced request was called")
+		return nil
+	})
+	must(t, err)
+	ctx := within(t)
+	dialed := make(chan *Conn, 1)
+	go func() {
+		conn, err := c.dial(ctx, t)
+		must(t, err)
+		dialed <- conn
+	}()
+	r, err := l.Accept(ctx)
+	must(t, err)
+	peer, replaced := r.RemoteAddr().Addr(), make(chan struct{})
+	slot, err := s.slots.Take(ctx, peer, func(error) { close(replaced) })
+	must(t, err)
+	go func() {
+		if next, err := s.slots.Take(ctx, peer, func(error) {}); err == nil {
+			next.Release()
+		}
+	}()
+	<-replaced
+	s.serve(ctx, r, slot)
+	select {
+	case <-(<-dialed).Done():
+	case <-ctx.Done():
+		t.Error("the connection of a replaced request does not end")
+	}
+}
+
 func TestServeLimits(t *testing.T) {
 	for name, c := range map[string]ServeConfig{
 		"total":    {MaxConns: 2},

@@ -107,8 +107,11 @@ func (a *Acceptor[C]) session(ctx context.Context, r *roce.Request, slot *halfop
 		return err
 	}
 	defer c.Close()
-	slot.Keep()
+	kept := slot.Keep()
 	slot.Release()
+	if !kept { // replaced while the client confirmed; ctx is canceled
+		return halfopen.ErrReplaced
+	}
 	if release, ok = sessions.Take(peer); !ok {
 		a.Guard.Count(guard.Busy)
 		return errTooMany

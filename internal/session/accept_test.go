@@ -9,6 +9,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/guard"
+	"github.com/gorxe/gorxe/internal/halfopen"
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/loopback"
@@ -149,4 +150,60 @@ func TestFloodOfRequests(t *testing.T) {
 			t.Errorf("%s = %d, want at least %d", name, n, forgers-MaxConnecting)
 		}
 	}
+}
+
+// A request that is replaced while the client confirms the connection is not served.
+func TestReplacedRequest(t *testing.T) {
+	tb, err := testbed.New(testbed.Config{Link: loopback.Config{Ports: 3}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tb.Close() })
+	l, err := tb.Dev[1].Listen(netip.AddrPortFrom(netip.Addr{}, acceptPort), roce.ListenOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testbed.NewForger(tb.Link, 2, 1).REQ(acceptPort, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	r, err := l.Accept(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slots, replaced := halfopen.New(1), make(chan struct{})
+	peer := r.RemoteAddr().Addr()
+	slot, err := slots.Take(ctx, peer, func(error) { close(replaced) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		if next, err := slots.Take(ctx, peer, func(error) {}); err == nil {
+			next.Release()
+		}
+	}()
+	c := new(closer)
+	a := Acceptor[*closer]{
+		Open: func(context.Context, *roce.Request) (*closer, error) {
+			<-replaced
+			return c, nil
+		},
+		Serve: func(context.Context, *roce.Request, *closer) error {
+			t.Error("a replaced request is served")
+			return nil
+		},
+	}
+	err = a.session(ctx, r, slot, guard.NewLimiter(1))
+	if !errors.Is(err, halfopen.ErrReplaced) || !c.closed {
+		t.Errorf("session() = %v, want ErrReplaced; the connection is closed: %v", err, c.closed)
+	}
+}
+
+// closer is a connection that remembers whether it was closed.
+type closer struct{ closed bool }
+
+func (c *closer) Close() error {
+	c.closed = true
+	return nil
 }
