@@ -85,3 +85,39 @@ func TestLimits(t *testing.T) {
 		p.do(cmdDeregMR, enc(le.Uint32(out)), 0, 0)
 	}
 }
+
+// A region can be registered again at the limits of regions and of memory. If it does not fit, its
+// handle has a region as before.
+func TestReregAtLimit(t *testing.T) {
+	const memory = 4 << 20
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := roce.New(link.Port(0), roce.WithLimits(roce.Limits{MRs: 1, Memory: memory}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dev.Close() })
+	p := newProgram(t, dev)
+	mem := make([]byte, memory+1)
+	a, pd := mr.AddrOf(mem), p.pd()
+	out, _ := p.do(cmdRegMR, enc(uint64(0), a, uint64(memory*3/4), a, pd, uint32(1)), 12, 0)
+	handle := le.Uint32(out)
+	for _, c := range []struct {
+		bytes uint64
+		want  syscall.Errno
+	}{{memory / 2, 0}, {memory * 3 / 4, 0}, {memory * 7 / 8, 0}, {memory + 1, syscall.ENOMEM},
+		{4096, 0}} {
+		if _, _, no := p.try(cmdReregMR, enc(uint64(0), handle, uint32(reregTranslation), a, c.bytes,
+			a, uint32(0), uint32(0)), 8, 0); no != c.want {
+			t.Errorf("REREG_MR of %d bytes: errno %d (%[2]v), want %d", c.bytes, no, c.want)
+		}
+		if r := p.ctx.dev.Resources(); r.MRs != 1 {
+			t.Fatalf("%d regions after REREG_MR of %d bytes, want 1", r.MRs, c.bytes)
+		}
+	}
+	p.do(cmdDeregMR, enc(handle), 0, 0)
+	// All memory is free again.
+	p.do(cmdRegMR, enc(uint64(0), a, uint64(memory*7/8), a, pd, uint32(1)), 12, 0)
+}

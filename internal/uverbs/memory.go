@@ -58,7 +58,7 @@ func (c *Context) regMR(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	m, no := c.register(r.call, pd, start, length, iova, r.in.U32())
+	m, no := c.register(r.call, region{pd, start, length, iova, r.in.U32()})
 	if no != 0 {
 		return no
 	}
@@ -71,10 +71,16 @@ func (c *Context) regMR(r *request) syscall.Errno {
 	return 0
 }
 
+// region has the parameters of a registration.
+type region struct {
+	pd                  *roce.PD
+	start, length, iova uint64
+	access              uint32
+}
+
 // register registers program memory.
-func (c *Context) register(call Caller, pd *roce.PD, start, length, iova uint64, access uint32) (
-	*memoryRegion, syscall.Errno) {
-	access &^= accessOptional
+func (c *Context) register(call Caller, to region) (*memoryRegion, syscall.Errno) {
+	start, length, iova, access := to.start, to.length, to.iova, to.access&^accessOptional
 	switch {
 	case access&^accessKnown != 0:
 		return nil, syscall.EOPNOTSUPP
@@ -98,7 +104,7 @@ func (c *Context) register(call Caller, pd *roce.PD, start, length, iova uint64,
 		return nil, errno(err)
 	}
 	opts := []roce.MROption{roce.WithIOVA(iova), inside.Backing(mr.Backing(mi)).(roce.MROption)}
-	m, err := pd.RegisterMR(mi.mem, roce.Access(access), opts...)
+	m, err := to.pd.RegisterMR(mi.mem, roce.Access(access), opts...)
 	if err != nil {
 		mi.unmap()
 		return nil, errno(err)
@@ -144,32 +150,60 @@ func (c *Context) reregMR(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	pd := m.mr.PD()
 	if flags&^(reregTranslation|reregPD|reregAccess) != 0 || flags == 0 {
 		return syscall.EINVAL
 	}
+	to := m.region()
 	if flags&reregPD != 0 {
-		if pd, no = get[*roce.PD](c, pdHandle); no != 0 {
+		if to.pd, no = get[*roce.PD](c, pdHandle); no != 0 {
 			return no
 		}
 	}
-	if flags&reregTranslation == 0 {
-		start, length, iova = m.mirror.addr, uint64(m.mr.Len()), m.mr.Addr()
+	if flags&reregTranslation != 0 {
+		to.start, to.length, to.iova = start, length, iova
 	}
-	if flags&reregAccess == 0 {
-		access = uint32(m.mr.Access())
+	if flags&reregAccess != 0 {
+		to.access = access
 	}
-	next, no := c.register(r.call, pd, start, length, iova, access)
+	next, no := c.replace(r.call, h, m, to)
 	if no != 0 {
 		return no
 	}
-	if err := m.destroy(); err != nil {
-		_ = next.destroy()
-		return errno(err)
-	}
-	c.objects[h] = next
 	r.out.U32(uint32(next.mr.LKey()), uint32(next.mr.RKey()))
 	return 0
+}
+
+// region returns the parameters of the registration.
+func (m *memoryRegion) region() region {
+	return region{m.mr.PD(), m.mirror.addr, uint64(m.mr.Len()), m.mr.Addr(), uint32(m.mr.Access())}
+}
+
+// replace replaces the region m of a handle. At a limit it deregisters m first. If the registration
+// fails then, the handle has a region as before, with other keys: the manual page of ibv_rereg_mr
+// forbids the use of the old ones.
+func (c *Context) replace(call Caller, h uint32, m *memoryRegion, to region) (*memoryRegion,
+	syscall.Errno) {
+	before := m.region()
+	next, no := c.register(call, to)
+	if no != 0 && no != syscall.ENOMEM {
+		return nil, no
+	}
+	if err := m.destroy(); err != nil {
+		if next != nil {
+			_ = next.destroy()
+		}
+		return nil, errno(err)
+	}
+	if next == nil {
+		if next, no = c.register(call, to); no != 0 {
+			if next, _ = c.register(call, before); next == nil {
+				delete(c.objects, h)
+				return nil, no
+			}
+		}
+	}
+	c.objects[h] = next
+	return next, no
 }
 
 // destroy deregisters the region. The caller holds Context.mu.
