@@ -28,12 +28,14 @@ type node struct {
 
 	limits  device.Limits
 	perUser cli.Int // programs
+	flags   *pflag.FlagSet
 
 	server *service.Server // nil: other programs cannot join
 	why    string          // of a nil server, if it is not wanted so
 }
 
 func (n *node) register(fs *pflag.FlagSet) {
+	n.flags = fs
 	fs.StringVar(&n.path, "socket", "", "socket by which programs of this host share the interface, "+
 		"or none (default: /run/gorxe/IFACE.sock for root, otherwise "+
 		"$XDG_RUNTIME_DIR/gorxe/IFACE.sock)")
@@ -58,6 +60,10 @@ func (n *node) open(f *device.Flags, opts []roce.Option) (*roce.Device, error) {
 		return nil, err
 	}
 	if n.path == service.NoSocket {
+		if name := n.unused(); name != "" {
+			return nil, cli.Usagef("--%s is about programs that join, and with --socket %s none can: "+
+				"leave one of them out", name, service.NoSocket)
+		}
 		return f.Open(roce.Auto, append(opts, roce.WithoutService())...)
 	}
 	dev, err := n.start(f, gid, opts)
@@ -70,6 +76,18 @@ func (n *node) open(f *device.Flags, opts []roce.Option) (*roce.Device, error) {
 	}
 	n.why = err.Error()
 	return alone, nil
+}
+
+// unused returns the name of a flag that was given and has no effect without a service, or "".
+func (n *node) unused() (name string) {
+	n.flags.Visit(func(f *pflag.Flag) {
+		switch f.Name {
+		case "socket-mode", "socket-group", "user-programs", "program-qps", "program-mrs",
+			"program-memory", "program-rate":
+			name = f.Name
+		}
+	})
+	return name
 }
 
 // servedAlready adds to the error of opening an interface that a service has it, if one answers,
