@@ -122,6 +122,9 @@ counters and detaches from the interface.`,
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
+	o := newOutput()
+	defer o.close()
+	out, diag = o.to(out), o.to(diag)
 	dev, err := f.node.open(&f.device, f.log.options(diag))
 	if err != nil {
 		return err

@@ -11,5 +11,5 @@
 //   - metrics.go: the HTTP server of --metrics
 //   - log.go: the flags about the log
 //   - notify.go: telling the service manager that the device is ready
-//   - print.go: the output
+//   - print.go, output.go: the output; writing without waiting for its readers
 package up
