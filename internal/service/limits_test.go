@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -181,6 +182,50 @@ func TestKeptSlots(t *testing.T) {
 		if err == nil {
 			_ = p.Close()
 		}
+	}
+}
+
+// A socket that a program keeps delays the removal of the sockets of others, but counts for its
+// user only. When no slot is free, the error says whose program it is.
+func TestKeptSlotOfOther(t *testing.T) {
+	s := start(t, Options{PerUser: 1})
+	addr := s.port.Addrs()[0].Addr()
+	leave := func() (kept int) {
+		t.Helper()
+		p := rawJoin(t, s)
+		kept, err := p.Open(addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.end()
+		eventually(t, "the program has left", func() bool { return !s.HasMembers() })
+		return kept
+	}
+	defer unix.Close(leave())
+	s.mu.Lock()
+	for slot := range s.users {
+		s.users[slot]++
+	}
+	s.mu.Unlock()
+	for range 3 {
+		_ = unix.Close(leave())
+	}
+	s.mu.Lock()
+	for slot := range s.slots {
+		if slot > 0 {
+			s.slots[slot] = &session{}
+			s.slots[slot].cred.Uid = 12345
+		}
+	}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.slots = [slots]*session{}
+		s.mu.Unlock()
+	}()
+	_, err := Join(s.Path(), JoinOptions{})
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "keeps a socket") {
+		t.Errorf("Join() = %v without a free slot, want ErrRefused because of a kept socket", err)
 	}
 }
 

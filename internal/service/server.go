@@ -296,7 +296,8 @@ func (s *Server) join(n *session) (mads int, err error) {
 	if same >= s.options.PerUser {
 		return -1, refuse("user %d has %d programs at this service, the limit", n.cred.Uid, same)
 	}
-	if same+kept >= 2*s.options.PerUser {
+	// While a socket is kept, those of all programs that leave later are not removed.
+	if same+kept >= 2*s.options.PerUser && s.keepers()[n.cred.Uid] {
 		return -1, refuse("programs of user %d keep sockets of %d slots: end them", n.cred.Uid, kept)
 	}
 	slot := 0
@@ -310,6 +311,11 @@ func (s *Server) join(n *session) (mads int, err error) {
 		}
 	}
 	if slot == 0 {
+		for uid := range s.keepers() {
+			return -1, refuse("all %d slots are in use or not free yet: a program of user %d keeps a "+
+				"socket of one that has left: end it (`ss -uanp sport = :%d` lists it), or start the "+
+				"service again", driver.MaxSlot, uid, bth.Port)
+		}
 		return -1, refuse("all %d slots are in use", driver.MaxSlot)
 	}
 	pair, err := unix.Socketpair(unix.AF_UNIX,
@@ -327,6 +333,20 @@ func (s *Server) join(n *session) (mads int, err error) {
 	s.forwards.mads[slot] = pair[0]
 	s.forwards.Unlock()
 	return pair[1], nil
+}
+
+// keepers returns the users of programs that keep sockets of programs that have left. s.mu must be
+// held.
+func (s *Server) keepers() map[uint32]bool {
+	users := map[uint32]bool{}
+	for _, g := range s.groups {
+		for _, m := range g.socks {
+			if m.fd < 0 {
+				users[s.users[m.slot]] = true
+			}
+		}
+	}
+	return users
 }
 
 // madBuffer is the size of the buffer of MADs that a member has not read, bytes.
