@@ -443,6 +443,25 @@ func TestFarewell(t *testing.T) {
 	end(server)
 	check(t, server.CloseWrite()) // ends both directions
 	end(client)
+	expectFarewell(t, client, server)
+}
+
+// So it does if both sides end the connection at the same time and the peer is not gorxe.
+func TestFarewellAtSameTime(t *testing.T) {
+	bed := newTestbed(t, testbed.Config{Options: []roce.Option{roce.WithSelectiveRepeat(false)}})
+	client, server := dial(t, bed, listenOn(t, bed, Config{}), Config{})
+	for _, c := range []*Conn{client, server} {
+		c.mu.Lock()
+		c.stream.Disconnect()
+		c.control()
+		c.mu.Unlock()
+	}
+	expectFarewell(t, client, server)
+}
+
+// expectFarewell checks that client.Close waits until the server disconnects.
+func expectFarewell(t *testing.T, client, server *Conn) {
+	t.Helper()
 	start, closed := time.Now(), make(chan error, 1)
 	go func() { closed <- client.Close() }()
 	for waits := false; !waits; runtime.Gosched() {
