@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -133,6 +134,21 @@ func TestStatus(t *testing.T) {
 	}
 	if !errors.Is(Usage(failure), failure) {
 		t.Error("Usage(err) does not wrap err")
+	}
+}
+
+// A command that a signal has ended says so, and not which call was canceled.
+func TestInterruptedError(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	canceled, other := fmt.Errorf("waiting for the peer: %w", context.Canceled), errors.New("other")
+	if err := interrupted(ctx, canceled); err != canceled {
+		t.Errorf("before a signal: %v, want %v", err, canceled)
+	}
+	cancel(ErrInterrupted)
+	for err, want := range map[error]error{nil: nil, canceled: ErrInterrupted, other: other} {
+		if got := interrupted(ctx, err); got != want {
+			t.Errorf("interrupted(%v) = %v, want %v", err, got, want)
+		}
 	}
 }
 

@@ -106,10 +106,19 @@ func Run(root *cobra.Command, args []string) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	cmd, err := root.ExecuteContextC(ctx)
+	err = interrupted(ctx, err)
 	if silent := exitError(0); err != nil && !errors.As(err, &silent) {
 		report(os.Stderr, cmd, err)
 	}
 	return Status(err)
+}
+
+// interrupted returns ErrInterrupted if a signal has ended ctx and err is the consequence.
+func interrupted(ctx context.Context, err error) error {
+	if Interrupted(ctx) && errors.Is(err, context.Canceled) {
+		return ErrInterrupted
+	}
+	return err
 }
 
 // flagError returns the usage error for an error of pflag.
