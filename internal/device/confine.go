@@ -83,7 +83,11 @@ func (c *Confinement) Apply(dirs ...string) (string, error) {
 	}
 	r, err := confine.Apply(conf)
 	if err != nil {
-		return "", fmt.Errorf("%w (--no-confine keeps all privileges)", err)
+		hint := "--no-confine keeps all privileges"
+		if c.user.User != nil && os.Geteuid() != 0 {
+			hint = "--user needs root: leave it out"
+		}
+		return "", fmt.Errorf("%w (%s)", err, hint)
 	}
 	return "confined: " + r.String(), nil
 }
