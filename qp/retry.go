@@ -317,6 +317,12 @@ func (e *Engine) Calm(now Time) bool {
 	return now-e.lastRewind >= calmAfter && (!e.classed || e.nextTokens() == Never)
 }
 
+// CalmWhenBusy is Calm for a host whose CPUs are all in use. Round trips there can take much longer
+// than usual, and unnecessary probes are frequent. Only gaps tell that packets get lost.
+func (e *Engine) CalmWhenBusy(now Time) bool {
+	return !e.RecentGaps(now) && (!e.classed || e.nextTokens() == Never)
+}
+
 // RecentGaps reports whether packets were lost recently in either direction. Connections then often
 // wait for responses with little in flight, and a side that sleeps delays the other.
 func (e *Engine) RecentGaps(now Time) bool { return now-e.lastGap < gapMemory }

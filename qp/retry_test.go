@@ -195,6 +195,9 @@ func TestRecentGaps(t *testing.T) {
 		}
 		c.happens(k)
 		k.listen()
+		if k.CalmWhenBusy(k.now) == c.gap {
+			t.Errorf("%s: CalmWhenBusy() = %v", name, !c.gap)
+		}
 		if at := k.now; k.RecentGaps(at) != c.gap || k.RecentGaps(at+gapMemory/2) != c.gap ||
 			k.RecentGaps(at+gapMemory) {
 			t.Errorf("%s: RecentGaps() = %v at once, %v soon after, %v later", name,

@@ -49,7 +49,7 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 	d := time.Duration(-1)
 	if t, ok := l.eng.NextTimeout(); ok {
 		d = max(0, time.Duration(t-now))
-		if l.eng.Calm(now) {
+		if l.eng.Calm(now) || l.crowded && l.eng.CalmWhenBusy(now) {
 			d = max(d, minSleep)
 		}
 	}

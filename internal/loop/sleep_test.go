@@ -9,6 +9,7 @@ import (
 )
 
 // sleepTime is at least minSleep while no packets get lost. For a second after a loss it is exact.
+// On a crowded host a probe is no sign of a loss.
 func TestMinimumSleep(t *testing.T) {
 	a, b := newPair(t, pairConfig{})
 	until := func(after qp.Time) (sleep, exact time.Duration) {
@@ -36,6 +37,11 @@ func TestMinimumSleep(t *testing.T) {
 	if sleep, exact := until(0); sleep != exact {
 		t.Errorf("after a loss: sleepTime() = %v, want %v", sleep, exact)
 	}
+	a.SetCrowded(true)
+	if sleep, _ := until(0); sleep != minSleep {
+		t.Errorf("after a probe on a crowded host: sleepTime() = %v, want %v", sleep, minSleep)
+	}
+	a.SetCrowded(false)
 	if sleep, _ := until(qp.Time(2 * time.Second)); sleep != minSleep {
 		t.Errorf("2 s after a loss: sleepTime() = %v, want %v", sleep, minSleep)
 	}
