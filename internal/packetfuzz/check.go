@@ -85,8 +85,9 @@ func (c *checker) ping(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	got := 0
-	s.Replied = func(int, time.Duration) { got++ }
+	s.Replied = func(int, time.Duration, time.Duration) { got++ }
 	for seq := range checkRounds {
+		s.Prepare(seq)
 		if err := s.Send(seq); err != nil {
 			return err
 		}

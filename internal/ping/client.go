@@ -36,8 +36,8 @@ var (
 // Client is a connection to a server that answers pings. One goroutine may use it at a time.
 type Client struct {
 	// Replied is called for each reply, with the sequence number of the ping and the round-trip
-	// time.
-	Replied func(seq int, rtt time.Duration)
+	// time. wake is that of the message that woke the server before; 0: none.
+	Replied func(seq int, rtt, wake time.Duration)
 
 	conn *exchange.Conn
 	s    *session.Session
@@ -47,17 +47,21 @@ type Client struct {
 	closed context.Context
 	stop   context.CancelCauseFunc
 
-	sent      []sentPing // outstanding pings, oldest first; RC keeps their order
-	next      int        // slot of the next ping
-	posted    int        // sends
-	completed int        // sends
+	sent      []message     // without a reply, oldest first; RC keeps their order
+	next      int           // slot of the next ping
+	woke      time.Duration // round-trip time of the latest wake-up; 0: none since the latest ping
+	posted    int           // sends
+	completed int           // sends
 }
 
-// sentPing is an outstanding ping.
-type sentPing struct {
-	seq  int
-	slot int
-	at   time.Time
+// message is a ping, or the empty message that wakes the server.
+type message struct {
+	ping  bool
+	seq   int // of the ping
+	slot  int
+	bytes int
+	at    time.Time
+	woke  time.Duration
 }
 
 // Dial connects to the server at addr (host:port).
@@ -111,7 +115,14 @@ func (c *Client) Close() error {
 func (c *Client) PathMTU() roce.MTU { return c.s.PathMTU() }
 
 // Outstanding returns the number of pings without a reply.
-func (c *Client) Outstanding() int { return len(c.sent) }
+func (c *Client) Outstanding() (n int) {
+	for i := range c.sent {
+		if c.sent[i].ping {
+			n++
+		}
+	}
+	return n
+}
 
 // in returns the received data of a slot.
 func (c *Client) in(slot int) []byte {
@@ -140,22 +151,43 @@ func (c *Client) WaitReady(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// Send sends the ping with sequence number seq.
-func (c *Client) Send(seq int) error {
-	ping := sentPing{seq: seq, slot: c.next}
-	c.next = (c.next + 1) % slots
-	wr := roce.SendWR{ID: uint64(ping.slot), Op: roce.OpSend, Flags: roce.Signaled}
-	if c.p.Bytes > 0 {
-		fill(c.out(ping.slot), seq)
-		wr.SGEs = []roce.SGE{c.s.MR.SGE(c.s.Out(0)+ping.slot*c.p.slotBytes(), c.p.Bytes)}
+// Prepare writes the data of the next ping, whose sequence number is seq. This may take longer than
+// the server stays awake.
+func (c *Client) Prepare(seq int) { fill(c.out(c.next), seq) }
+
+// Wake wakes the server: it sends an empty message and waits for the reply, until the deadline. A
+// server that sleeps when a ping arrives takes several times as long as the rest of a round trip to
+// wake up. Wake does nothing if a reply is outstanding, because the server is awake or does not
+// answer, or if the send queue must be kept free for pings.
+func (c *Client) Wake(ctx context.Context, deadline time.Time) error {
+	if len(c.sent) > 0 || c.posted-c.completed >= slots {
+		return nil
 	}
-	ping.at = time.Now()
+	if err := c.post(message{}); err != nil {
+		return err
+	}
+	return c.Wait(ctx, deadline, true)
+}
+
+// Send sends the ping that was prepared.
+func (c *Client) Send(seq int) error {
+	m := message{ping: true, seq: seq, slot: c.next, bytes: c.p.Bytes, woke: c.woke}
+	c.next, c.woke = (c.next+1)%slots, 0
+	return c.post(m)
+}
+
+func (c *Client) post(m message) error {
+	wr := roce.SendWR{Op: roce.OpSend, Flags: roce.Signaled}
+	if m.bytes > 0 {
+		wr.SGEs = []roce.SGE{c.s.MR.SGE(c.s.Out(0)+m.slot*c.p.slotBytes(), m.bytes)}
+	}
+	m.at = time.Now()
 	if err := c.s.QP.PostSend(wr); err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
 	c.s.Dev.Progress() // sends it before Wait prepares to wait
 	c.posted++
-	c.sent = append(c.sent, ping)
+	c.sent = append(c.sent, m)
 	return nil
 }
 
@@ -165,7 +197,7 @@ func fill(b []byte, seq int) {
 	_, _ = src.Read(b) // never fails
 }
 
-// Wait handles replies until the time t. If idle is set, it returns as soon as no ping is
+// Wait handles replies until the time t. If idle is set, it returns as soon as no reply is
 // outstanding. It polls at the beginning and at the end, and sleeps in between.
 func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	spinEnd := time.Now().Add(spinTime)
@@ -215,14 +247,19 @@ func (c *Client) complete(wc *roce.WC, now time.Time) error {
 		c.completed++
 		return nil
 	}
-	if len(c.sent) == 0 || wc.ByteLen != uint32(c.p.Bytes) {
+	if len(c.sent) == 0 {
 		return errData
 	}
-	ping, slot := c.sent[0], int(wc.ID&^recvFlag)
+	m, slot := c.sent[0], int(wc.ID&^recvFlag)
 	c.sent = c.sent[1:]
-	if !bytes.Equal(c.in(slot), c.out(ping.slot)) {
+	if wc.ByteLen != uint32(m.bytes) ||
+		!bytes.Equal(c.in(slot)[:m.bytes], c.out(m.slot)[:m.bytes]) {
 		return errData
 	}
-	c.Replied(ping.seq, now.Sub(ping.at))
+	if rtt := now.Sub(m.at); m.ping {
+		c.Replied(m.seq, rtt, m.woke)
+	} else {
+		c.woke = rtt
+	}
 	return c.p.postRecv(c.s, slot)
 }

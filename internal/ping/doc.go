@@ -6,6 +6,10 @@
 // were chosen instead of WRITEs and polled memory, because a server can then sleep until a receive
 // completes.
 //
+// A server that sleeps needs several times as long as a round trip to wake up. Before a ping the
+// client can therefore send an empty message, to which the server replies like to a ping. The
+// server then polls for the ping, for at most a millisecond and a small share of the time.
+//
 // RC retransmits lost packets. A lost packet therefore shows as a slow round trip and in the
 // retransmission counter. A ping counts as lost only if its reply has not arrived when the command
 // ends, or if its connection has failed.
@@ -13,4 +17,5 @@
 // Reading order:
 //   - params.go: parameters of a session
 //   - client.go, server.go: the two sides
+//   - awake.go: how long the server polls
 package ping

@@ -3,6 +3,7 @@ package ping
 import (
 	"errors"
 	"net/netip"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -23,20 +24,25 @@ type tester struct {
 	host   *Host
 	port   *testbed.Watched // of the server
 	own    *sleeper         // of the client
+	server *sleeper         // around port
 	client *roce.Device
 	addr   string
 	failed chan error
 }
 
-// sleeper is a port that remembers when its latest wait ended.
+// sleeper is a port that remembers when its first wait began after slept was set to nil, and when
+// the latest one ended.
 type sleeper struct {
 	driver.Port
+	slept atomic.Pointer[time.Time]
 	woken atomic.Pointer[time.Time]
 }
 
 func (s *sleeper) Unwrap() driver.Port { return s.Port }
 
 func (s *sleeper) Wait(d time.Duration) error {
+	now := time.Now()
+	s.slept.CompareAndSwap(nil, &now)
 	defer func() {
 		now := time.Now()
 		s.woken.Store(&now)
@@ -57,7 +63,8 @@ func newTester(t *testing.T, plan loopback.Plan) *tester {
 				return r.own
 			}
 			r.port = &testbed.Watched{Port: p, Function: "ping.(*echoer).run"}
-			return r.port
+			r.server = &sleeper{Port: r.port}
+			return r.server
 		},
 	})
 	if err != nil {
@@ -97,8 +104,9 @@ func in(d time.Duration) time.Time { return time.Now().Add(d) }
 func TestServerReceives(t *testing.T) {
 	r := newTester(t, loopback.Plan{})
 	c := r.dial(t, 64)
-	c.Replied = func(int, time.Duration) {}
+	c.Replied = func(int, time.Duration, time.Duration) {}
 	ping := func(seq int) {
+		c.Prepare(seq)
 		if err := c.Send(seq); err != nil {
 			t.Fatal(err)
 		}
@@ -146,6 +154,82 @@ func TestClientIsAwake(t *testing.T) {
 	}
 }
 
+// Wake wakes the server with an empty message, which is not a ping. The server polls then, but not
+// for long.
+func TestWake(t *testing.T) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("a server on a single CPU does not poll")
+	}
+	r := newTester(t, loopback.Plan{})
+	c := r.dial(t, 64)
+	c.Replied = func(int, time.Duration, time.Duration) { t.Error("a reply to a ping") }
+	for range 20 {
+		start := time.Now()
+		if err := c.Wake(t.Context(), in(10*time.Second)); err != nil || c.woke == 0 {
+			t.Fatalf("Wake() = %v, round-trip time %v", err, c.woke)
+		}
+		r.server.slept.Store(nil)
+		r.host.polls.mu.Lock()
+		full := r.host.polls.full
+		r.host.polls.mu.Unlock()
+		if full.Before(start.Add(pollShare * awakeTime)) {
+			t.Fatal("the server does not poll after an empty message")
+		}
+		time.Sleep(3 * awakeTime)
+		slept := r.server.slept.Load()
+		if slept != nil && slept.Before(start.Add(awakeTime)) {
+			t.Fatalf("the server sleeps %v after an empty message", slept.Sub(start))
+		}
+	}
+	polls := r.port.Polls.Load()
+	time.Sleep(50 * time.Millisecond)
+	if n := r.port.Polls.Load() - polls; n > 20_000 {
+		t.Errorf("%d polls in 50 ms, want at most 20000", n)
+	}
+	var wakes []time.Duration
+	c.Replied = func(_ int, _, wake time.Duration) { wakes = append(wakes, wake) }
+	for seq := range 2 { // only the first one has a wake-up before it
+		c.Prepare(seq)
+		if err := c.Send(seq); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Wake(t.Context(), in(10*time.Second)); err != nil || c.Outstanding() != 1 {
+			t.Errorf("Wake() with a ping outstanding = %v, %d outstanding", err, c.Outstanding())
+		}
+		if err := c.Wait(t.Context(), in(10*time.Second), true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(wakes) != 2 || wakes[0] == 0 || wakes[1] != 0 {
+		t.Errorf("the wake-ups before the pings took %v, want one of two", wakes)
+	}
+}
+
+// Clients cannot make a server poll for more than its share of the time.
+func TestPollTime(t *testing.T) {
+	if runtime.GOMAXPROCS(0) < 2 {
+		t.Skip("a server on a single CPU does not poll")
+	}
+	var p pollTime
+	now := time.Now()
+	for i := range int(pollBurst / awakeTime) {
+		if !p.take(now, awakeTime) {
+			t.Fatalf("nothing left after %d times", i)
+		}
+	}
+	if p.take(now, awakeTime) {
+		t.Error("more than pollBurst at once")
+	}
+	p.giveBack(awakeTime)
+	if !p.take(now, awakeTime) || p.take(now, awakeTime) {
+		t.Error("what was given back is not available once")
+	}
+	now = now.Add(pollShare * awakeTime)
+	if !p.take(now, awakeTime) || p.take(now, awakeTime) {
+		t.Error("the share of the time that has passed is not available once")
+	}
+}
+
 // Each ping gets one reply, in order, for all sizes, with one and with all slots in use, and with
 // packet loss.
 func TestReplies(t *testing.T) {
@@ -154,7 +238,7 @@ func TestReplies(t *testing.T) {
 		for _, bytes := range []int{0, 1, 64, 1024, 5000, 100_000} {
 			c := r.dial(t, bytes)
 			var got []int
-			c.Replied = func(seq int, rtt time.Duration) {
+			c.Replied = func(seq int, rtt, _ time.Duration) {
 				if rtt <= 0 {
 					t.Errorf("round-trip time %v", rtt)
 				}
@@ -163,10 +247,14 @@ func TestReplies(t *testing.T) {
 			sent := 0
 			for range 4 {
 				for _, burst := range []int{1, slots} {
+					if err := c.Wake(t.Context(), in(30*time.Second)); err != nil {
+						t.Fatal(err)
+					}
 					for range burst {
 						if err := c.WaitReady(t.Context(), in(30*time.Second)); err != nil {
 							t.Fatal(err)
 						}
+						c.Prepare(sent)
 						if err := c.Send(sent); err != nil {
 							t.Fatal(err)
 						}
@@ -238,7 +326,8 @@ func TestOversizePing(t *testing.T) {
 	}
 	c.Close()
 	next := r.dial(t, 64)
-	next.Replied = func(int, time.Duration) {}
+	next.Replied = func(int, time.Duration, time.Duration) {}
+	next.Prepare(1)
 	if err := next.Send(1); err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +341,8 @@ func TestOversizePing(t *testing.T) {
 func TestCorruptReply(t *testing.T) {
 	r := newTester(t, loopback.Plan{})
 	c := r.dial(t, 64)
-	c.Replied = func(int, time.Duration) { t.Error("Replied was called for a corrupt reply") }
+	c.Replied = func(int, time.Duration, time.Duration) { t.Error("Replied was called for a corrupt reply") }
+	c.Prepare(1)
 	if err := c.Send(1); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ type Host struct {
 	GID    device.GIDIndex
 	Budget *session.Budget // of memory; nil: no limit
 	Idle   time.Duration   // longest time between two pings of a client; 0: unlimited
+
+	polls pollTime
 }
 
 // Serve answers one client until the client closes the connection. It is an exchange.Handler.
@@ -35,7 +37,7 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 		return err
 	}
 	defer release()
-	e := &echoer{s: s, p: &p}
+	e := &echoer{s: s, p: &p, polls: &h.polls}
 	if err := p.postRecvs(s); err != nil {
 		return err
 	}
@@ -53,8 +55,10 @@ func (h *Host) Serve(ctx context.Context, conn *exchange.Conn, request *exchange
 
 // echoer sends back what it receives.
 type echoer struct {
-	s *session.Session
-	p *Params
+	s     *session.Session
+	p     *Params
+	polls *pollTime
+	awake time.Time // end of the time for which it polls
 }
 
 // run echoes pings until the client closes the connection.
@@ -68,7 +72,7 @@ func (e *echoer) run(ctx context.Context, conn *exchange.Conn) error {
 	defer e.s.Dev.Drive()() // the goroutine that receives a ping answers it
 	wcs := make([]roce.WC, 2*slots)
 	for {
-		n, err := e.s.CQ.Wait(ctx, wcs)
+		n, err := e.wait(ctx, wcs)
 		if ctx.Err() != nil {
 			cause := context.Cause(ctx)
 			if errors.Is(cause, exchange.ErrGone) || errors.Is(cause, context.Canceled) {
@@ -87,6 +91,26 @@ func (e *echoer) run(ctx context.Context, conn *exchange.Conn) error {
 	}
 }
 
+// wait waits for completions. It first polls for the rest of the time that stayAwake has set.
+func (e *echoer) wait(ctx context.Context, wcs []roce.WC) (int, error) {
+	for time.Now().Before(e.awake) && ctx.Err() == nil {
+		if n := e.s.CQ.Poll(wcs); n > 0 {
+			return n, nil
+		}
+	}
+	return e.s.CQ.Wait(ctx, wcs)
+}
+
+// stayAwake makes wait poll for awakeTime if the client's message is empty, because a ping follows.
+func (e *echoer) stayAwake(bytes uint32) {
+	now := time.Now()
+	e.polls.giveBack(max(0, e.awake.Sub(now)))
+	e.awake = time.Time{}
+	if bytes == 0 && e.polls.take(now, awakeTime) {
+		e.awake = now.Add(awakeTime)
+	}
+}
+
 func (e *echoer) complete(wc *roce.WC) error {
 	if err := endpoint.StatusError(wc); err != nil {
 		return err
@@ -95,6 +119,7 @@ func (e *echoer) complete(wc *roce.WC) error {
 	if wc.ID&recvFlag == 0 {
 		return e.p.postRecv(e.s, slot)
 	}
+	e.stayAwake(wc.ByteLen)
 	sge := []roce.SGE{e.s.MR.SGE(e.s.In(0)+slot*e.p.slotBytes(), int(wc.ByteLen))}
 	return e.s.QP.PostSend(roce.SendWR{ID: uint64(slot), Op: roce.OpSend, Flags: roce.Signaled,
 		SGEs: sge})

@@ -47,7 +47,9 @@ func Command() *cobra.Command {
 		Short: "Measure RDMA round-trip times to a host that runs gorxe up",
 		Long: `Measure RDMA round-trip times to a host that runs 'gorxe up'.
 
-Each ping is an RC SEND that the peer SENDs back. gorxe compares the data. The
+Each ping is an RC SEND that the peer SENDs back. gorxe compares the data. Times are
+those of a peer that is awake: an empty message precedes each ping, unless -i is 0.
+Its own round trip, in which a sleeping peer wakes up, is shown as "wake". The
 command ends after -c pings or with Ctrl-C, and prints a summary. RC retransmits
 lost packets: they make a round trip slow and count as retransmissions. The exit
 status is 0 if every ping was answered, and 1 otherwise.`,
@@ -115,6 +117,8 @@ type Summary struct {
 	P50         float64  `json:"p50_us"`
 	P99         float64  `json:"p99_us"`
 	Max         float64  `json:"max_us"`
+	WakeP50     float64  `json:"wake_p50_us,omitempty"`
+	WakeMax     float64  `json:"wake_max_us,omitempty"`
 	Retransmits uint64   `json:"retransmits"`
 }
 
@@ -127,6 +131,7 @@ type pinger struct {
 	client *ping.Client // nil: not connected
 	sum    Summary
 	times  *cli.Latency
+	wakes  *cli.Latency // round trips that woke the server
 }
 
 func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error) {
@@ -137,7 +142,7 @@ func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error)
 		}
 		f.device.Iface = f.dev
 	}
-	p := &pinger{f: f, out: out, times: cli.NewLatency()}
+	p := &pinger{f: f, out: out, times: cli.NewLatency(), wakes: cli.NewLatency()}
 	if p.peer, err = f.device.FindPeer(ctx, host); err != nil {
 		return err
 	}
@@ -166,11 +171,16 @@ func (p *pinger) addr(port int) netip.AddrPort {
 }
 
 // replied counts a reply.
-func (p *pinger) replied(seq int, rtt time.Duration) {
+func (p *pinger) replied(seq int, rtt, wake time.Duration) {
 	p.sum.Received++
 	p.times.Record(rtt)
-	p.print("%d bytes from %v: seq=%d time=%.1f us\n", p.sum.Bytes, p.peer.Addr, seq,
-		cli.Micros(rtt))
+	woken := ""
+	if wake > 0 {
+		p.wakes.Record(wake)
+		woken = fmt.Sprintf(" wake=%.1f us", cli.Micros(wake))
+	}
+	p.print("%d bytes from %v: seq=%d time=%.1f us%s\n", p.sum.Bytes, p.peer.Addr, seq,
+		cli.Micros(rtt), woken)
 }
 
 func (p *pinger) print(format string, args ...any) {
@@ -189,6 +199,7 @@ func (p *pinger) finish() error {
 	s.Min, s.Max = cli.Micros(t.Min()), cli.Micros(t.Max())
 	s.Avg = cli.Round(cli.Micros(t.Mean()), 3)
 	s.P50, s.P99 = cli.Micros(t.Percentile(50)), cli.Micros(t.Percentile(99))
+	s.WakeP50, s.WakeMax = cli.Micros(p.wakes.Percentile(50)), cli.Micros(p.wakes.Max())
 	if p.f.json {
 		if err := cli.JSON(p.out, s); err != nil {
 			return err
@@ -200,6 +211,9 @@ func (p *pinger) finish() error {
 	if s.Received > 0 {
 		p.print("min/avg/p50/p99/max = %.1f/%.1f/%.1f/%.1f/%.1f us\n", s.Min, s.Avg, s.P50, s.P99,
 			s.Max)
+	}
+	if p.wakes.Count() > 0 {
+		p.print("waking the server: p50/max = %.1f/%.1f us\n", s.WakeP50, s.WakeMax)
 	}
 	if s.Received < s.Sent {
 		return fmt.Errorf("%d of %s not answered", s.Sent-s.Received, cli.Count(s.Sent, "ping"))

@@ -94,7 +94,10 @@ func (p *pinger) pingOnce(ctx context.Context, seq int) error {
 		}
 	}
 	deadline := time.Now().Add(p.f.timeout.D)
-	if err := p.client.WaitReady(ctx, deadline); err != nil {
+	if err := p.prepare(ctx, seq, deadline); err != nil {
+		if ctx.Err() != nil {
+			p.sum.Sent--
+		}
 		return err
 	}
 	if err := p.client.Send(seq); err != nil {
@@ -107,4 +110,16 @@ func (p *pinger) pingOnce(ctx context.Context, seq int) error {
 		p.print("seq=%d: no answer in %v yet\n", seq, p.f.timeout.D)
 	}
 	return nil
+}
+
+// prepare waits until the next ping can be sent, and wakes the server if it may sleep.
+func (p *pinger) prepare(ctx context.Context, seq int, deadline time.Time) error {
+	if err := p.client.WaitReady(ctx, deadline); err != nil {
+		return err
+	}
+	p.client.Prepare(seq)
+	if p.f.interval.D == 0 {
+		return nil
+	}
+	return p.client.Wake(ctx, deadline)
 }

@@ -90,6 +90,6 @@ func (p *pinger) rpingOnce(ctx context.Context, c *rping.Client, seq int) error 
 		}
 		return fmt.Errorf("seq=%d: %w", seq, err)
 	}
-	p.replied(seq, time.Since(start))
+	p.replied(seq, time.Since(start), 0)
 	return nil
 }
