@@ -119,10 +119,10 @@ type Config struct {
 	// Drive makes the program's goroutines run the protocol and the device in the methods that
 	// block, such as GetFree and GetReady (see roce.Device.Drive). Otherwise each block passes
 	// through two more goroutines. Drive is faster if one goroutine calls such methods again and
-	// again and does little with a block. It polls, also on other processors' time, and while it
-	// does something else, the device rests, for up to some milliseconds. If it stays away for
-	// longer or has nothing to do, other goroutines take over. With Manual progress Drive has no
-	// effect.
+	// again and does little with a block. It polls for up to a millisecond, but lets other threads
+	// have its processor. While it does something else, the device rests, for up to some
+	// milliseconds. If it stays away for longer or has nothing to do, other goroutines take over.
+	// With Manual progress Drive has no effect.
 	Drive bool
 
 	// Clock returns the time in nanoseconds, which must not decrease: that of roce.Expert in

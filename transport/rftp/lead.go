@@ -4,12 +4,14 @@ import (
 	"context"
 	"runtime"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
-	leadSpin  = 10 * time.Millisecond // for which a caller polls in vain before it sleeps
-	leadAway  = 2 * time.Millisecond  // without a call, after which the caller is relieved
-	leadCheck = 64                    // polls between two looks at clock and context
+	leadSpin  = time.Millisecond     // for which a caller polls in vain before it sleeps
+	leadAway  = 2 * time.Millisecond // without a call, after which the caller is relieved
+	leadCheck = 64                   // polls between two looks at clock and context
 )
 
 // runUntil is sleep with Config.Drive: the caller leads, which means that it handles completions
@@ -75,6 +77,8 @@ func (c *Conn) leadUntil(ctx context.Context, e event) (idle bool, err error) {
 			return true, nil
 		}
 		runtime.Gosched()
+		// What the caller waits for may need this processor, for example the peer on this host.
+		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 	}
 }
 
