@@ -24,7 +24,7 @@ const (
 )
 
 var testConfig = rftp.Config{BlockSize: 64 << 10, Pool: 2 << 20, SourcePool: 2 << 20, DataQPs: 2,
-	Hold: true}
+	Hold: true, Drive: true}
 
 // rig is a client's and a server's device, and a listener. Both clients of a test use the same
 // devices.

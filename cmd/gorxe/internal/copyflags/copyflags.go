@@ -85,5 +85,5 @@ func (f *Flags) Check() error {
 // Config returns the configuration of a connection.
 func (f *Flags) Config() rftp.Config {
 	return rftp.Config{BlockSize: f.Block.Int(), MinBlockSize: minBlock, DataQPs: f.Streams.N,
-		Pool: f.Pool.Int(), SourcePool: f.Pool.Int()}
+		Pool: f.Pool.Int(), SourcePool: f.Pool.Int(), Drive: true}
 }
