@@ -2,8 +2,8 @@ package core
 
 import "testing"
 
-// TestBacklog checks that GetFree stops at the backlog, tells when there are blocks again, and does
-// not stop while no loaded block can be sent.
+// TestBacklog checks that GetFree stops at the backlog, also before there are credits, and tells
+// when there are blocks again.
 func TestBacklog(t *testing.T) {
 	m, err := New(1, Config{BlockSize: 1000, QPs: 1, SourceBlocks: 5, Sessions: 2})
 	if err != nil {
@@ -15,7 +15,7 @@ func TestBacklog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.SetBacklog(2)
+	m.SetBacklog(3)
 	send := func() int {
 		t.Helper()
 		i, ok := m.GetFree(o)
@@ -28,10 +28,14 @@ func TestBacklog(t *testing.T) {
 		v.pump()
 		return i
 	}
-	// Without credits no block can be sent, and the backlog does not count.
+	// A program that is faster than the peer's Accept must not fill the whole pool.
 	for range 3 {
 		send()
 	}
+	if i, ok := m.GetFree(o); ok {
+		t.Fatalf("GetFree() = %d with 3 loaded blocks, no credits and a backlog of 3, want none", i)
+	}
+	m.SetBacklog(2)
 	v.send(TypeAccept, v.accept(Proactive, 6)) // grants all but one
 	m.Changed()
 	if i, ok := m.GetFree(o); ok {

@@ -171,8 +171,9 @@ func (m *Machine) GetFree(o *Outgoing) (int, bool) {
 	return i, true
 }
 
-// SetBacklog makes GetFree return false while at least n blocks are loaded or posted, unless no
-// loaded block can be sent: then another session may have blocks that can. 0: no limit.
+// SetBacklog makes GetFree return false while at least n blocks are loaded or posted, unless there
+// are credits and no loaded block can use one: then another session may have blocks that can. 0: no
+// limit.
 func (m *Machine) SetBacklog(n int) {
 	m.src.backlog = n
 	m.changed |= FreeChanged
@@ -180,7 +181,7 @@ func (m *Machine) SetBacklog(n int) {
 
 // busy reports whether enough blocks are loaded or posted.
 func (s *source) busy() bool {
-	if s.backlog == 0 || s.stuck {
+	if s.backlog == 0 || s.stuck && s.credits.len() > 0 {
 		return false
 	}
 	return s.loaded+s.posted() >= s.backlog
