@@ -14,6 +14,9 @@ type Transmit struct {
 	Payload   []byte  // deferred bytes, in registered memory; nil: the packet is complete
 	Class     uint8   // traffic class of the QP; valid while Engine.Bounded is true
 	QPN       bth.QPN // of the QP that sends the packet
+	// Ended is the number of packets of the SEND or WRITE message that this packet of an RC QP
+	// ends. It is 0 for other packets, messages of one packet, and without Config.Runs.
+	Ended int
 }
 
 // DeferPayloads makes PollTransmit leave out most of a long payload. The caller copies it into the

@@ -166,7 +166,7 @@ func TestEventLimit(t *testing.T) {
 	}
 }
 
-// QPs take turns of quantum bytes: none waits for a long message of another. With LongTurns they
+// QPs take turns of quantum bytes: none waits for a long message of another. With Runs they
 // are longer, but not if many QPs take turns.
 func TestQuantum(t *testing.T) {
 	for _, c := range []struct {
@@ -175,7 +175,7 @@ func TestQuantum(t *testing.T) {
 		turn int
 	}{{false, 2, quantum}, {false, 40, quantum}, {true, 2, longTurn}, {true, 8, longTurn},
 		{true, 16, longRound / 16}, {true, 40, quantum}} {
-		w := newWorld(t, 1, func(cfg *Config) { cfg.LongTurns = c.long })
+		w := newWorld(t, 1, func(cfg *Config) { cfg.Runs = c.long })
 		e := w.ends[0]
 		va, key := w.ends[1].remote(0)
 		for range c.qps {

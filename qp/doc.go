@@ -60,7 +60,8 @@
 //   - timer.go: the timer wheel
 //   - prefetch.go: what is prefetched for the QPs that are next (see package sched)
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
-//   - requester.go, deferred.go: from a work request to packets; payloads that the caller copies
+//   - requester.go, deferred.go, runs.go: from a work request to packets; payloads that the caller
+//     copies; runs of packets
 //   - completer.go: handling of responses
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
 //   - selective.go, selective_ack.go, selective_lost.go, selective_send.go, selective_read.go:

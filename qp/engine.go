@@ -38,10 +38,10 @@ type Config struct {
 	// selective repeat. 0 means DefaultReorderMemory.
 	MaxReorderMemory int
 
-	// LongTurns serves a QP longer before the next one, if few have packets to send. Ports that
-	// send runs are faster then, because a run has packets of one QP. While QPs of several traffic
-	// classes exist, it has no effect.
-	LongTurns bool
+	// Runs says that the port is faster if it gets many packets of a message at once, because it
+	// sends them as a run; see runs.go. While QPs of several traffic classes exist, it has no
+	// effect.
+	Runs bool
 
 	Classes [NumClasses]ClassConfig // traffic classes
 	// Rate limits all classes together, in bytes per second as ClassConfig.Rate. 0 means no limit.
@@ -73,7 +73,7 @@ type Engine struct {
 	runq        *sched.Queue[*QP] // QPs that may have packets to send
 	serving     *QP               // the QP being served; it is not in runq
 	quantumLeft uint32            // bytes that serving may still send
-	longTurns   bool              // see Config
+	runs        bool              // see Config
 
 	window   int   // prefetch window in QPs; 0: off
 	pipe     []*QP // ring of QPs in the prefetch pipeline; see prefetch.go
@@ -157,8 +157,8 @@ func NewEngine(c Config) (*Engine, error) {
 	}
 	e := &Engine{mrs: c.MRs, rand: c.Rand, qpns: c.QPNs, maxWindow: uint32(c.MaxWindow),
 		fixedWindow: uint32(fixed), congestion: c.Congestion, dcqcn: c.DCQCN, portMTU: 1024,
-		longTurns: c.LongTurns,
-		lastData:  -1, lastRewind: -calmAfter, lastGap: -gapMemory,
+		runs:     c.Runs,
+		lastData: -1, lastRewind: -calmAfter, lastGap: -gapMemory,
 		paths: map[frame.Path]*sharedPath{}}
 	e.table.init(c.QPNs.limit(c.MaxQP))
 	e.pool.limit, e.fills.most = c.MaxReorderMemory, maxFill
@@ -266,6 +266,7 @@ func (e *Engine) queuesIdle() bool {
 // until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
+	tx.Ended = 0
 	e.undefer()
 	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
@@ -370,14 +371,6 @@ func (e *Engine) next(now Time) *QP {
 		}
 		e.releaseRunqSlot(q)
 	}
-}
-
-// turn returns how many bytes the QP that is served next may send.
-func (e *Engine) turn() uint32 {
-	if !e.longTurns {
-		return quantum
-	}
-	return min(max(longRound/uint32(e.runq.Len()+1), quantum), longTurn)
 }
 
 // schedule makes q eligible for sending.

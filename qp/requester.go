@@ -195,6 +195,9 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int)
 		return 0, 0
 	}
 	if end {
+		if q.eng.runs && w.npkts > 1 {
+			q.eng.tx.Ended = int(w.npkts)
+		}
 		s.cur, s.curPkt = s.cur+1, 0
 	} else {
 		s.curPkt++

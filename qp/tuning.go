@@ -3,7 +3,7 @@ package qp
 // Sending.
 const (
 	quantum      = 16 << 10     // bytes that a QP may send before the next QP is served
-	longTurn     = 64 << 10     // the same with Config.LongTurns while few QPs have packets to send
+	longTurn     = 64 << 10     // the same with Config.Runs while few QPs have packets to send
 	longRound    = 8 * longTurn // bytes of all their turns, but at least a quantum each
 	minDeferred  = 1024         // shortest piece of a payload that is worth deferring, bytes
 	ackInterval  = 32           // largest number of packets between two with AckReq

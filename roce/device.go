@@ -274,7 +274,7 @@ func (d *Device) createEngine(c *config, info *driver.Info, numbers slotRange) (
 	engine := qp.Config{MRs: d.mrs, Rand: d.rand, MaxQP: c.maxQP, QPNs: numbers.qpns,
 		MaxWindow: c.maxWindow, MaxReorderMemory: c.maxReorder,
 		Congestion: qp.Congestion(c.congestion), DCQCN: c.dcqcn.engine(), Rate: c.limits.Rate,
-		LongTurns: info.Runs}
+		Runs: info.Runs}
 	for i := range c.classes {
 		engine.Classes[i] = c.classes[i].engine()
 	}

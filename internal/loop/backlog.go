@@ -136,7 +136,7 @@ func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 			l.eng.HandleDoorbells(now)
 		}
 		l.eng.SetBacklogged(backlog > b.mostLow())
-		if !l.eng.HasTransmit(now) || (n == 0 && !l.allocate()) || n == l.txn {
+		if !l.eng.HasTransmit(now) || !l.allocate(n) {
 			break
 		}
 		tx := l.build(now, n)

@@ -44,6 +44,7 @@ type pairConfig struct {
 	wrap func(i int, p driver.Port) driver.Port // nil: the link's own port
 
 	selective bool // selective repeat, with a fixed window of 1024 packets
+	runs      bool // the engine knows that the port sends runs
 }
 
 // newPair creates two loops with manual progress and a connected RC QP each. They run in virtual
@@ -69,7 +70,7 @@ func newSide(t *testing.T, link *loopback.Link, i int, c *pairConfig) *side {
 	random := rand.New(rand.NewPCG(1, uint64(i))).Uint64
 	table, err := mr.NewTable(mr.Config{Rand: random})
 	must(t, err)
-	config := qp.Config{MRs: table, Rand: random}
+	config := qp.Config{MRs: table, Rand: random, Runs: c.runs}
 	if c.selective {
 		config.Congestion, config.MaxWindow = qp.CongestionNone, 1024
 	}

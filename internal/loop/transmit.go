@@ -13,12 +13,15 @@ func (l *Loop) transmit(now qp.Time) int {
 		return l.transmitBounded(now)
 	}
 	l.stalled = false
-	if !l.eng.HasTransmit(now) || !l.allocate() {
-		return 0
-	}
 	n := 0
-	for n < l.txn && l.eng.HasTransmit(now) && l.build(now, n) != nil {
-		n++
+	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(n) {
+		tx := l.build(now, n)
+		if tx == nil {
+			break
+		}
+		if n++; tx.Ended > txBatch-n {
+			break // a message of that length does not fit in the batch
+		}
 	}
 	if n > 0 {
 		l.flush(n)
@@ -26,9 +29,10 @@ func (l *Loop) transmit(now qp.Time) int {
 	return n
 }
 
-// allocate gets transmit buffers from the port if few are left, and reports whether there is one.
-func (l *Loop) allocate() bool {
-	if l.txn >= minTxBuffers {
+// allocate reports whether there is a free transmit buffer besides the first n, which are in use.
+// It gets more from the port if there is none.
+func (l *Loop) allocate(n int) bool {
+	if n < l.txn {
 		return true
 	}
 	copy(l.tx[:], l.txBuffers())
@@ -37,7 +41,7 @@ func (l *Loop) allocate() bool {
 	if l.txn == 0 {
 		l.stalled = true
 	}
-	return l.txn > 0
+	return n < l.txn
 }
 
 // txBuffers returns the free transmit buffers.
@@ -102,7 +106,7 @@ func (l *Loop) SendPending(q *qp.QP) {
 // Buffer returns a free transmit buffer in which the host builds one packet for Send; nil if the
 // port has none. Owner only.
 func (l *Loop) Buffer() []byte {
-	if !l.allocate() {
+	if !l.allocate(0) {
 		return nil
 	}
 	return l.txBuffers()[0].B

@@ -10,7 +10,6 @@ import (
 const (
 	rxBatch       = 64 // frames that a step receives at most
 	txBatch       = 64 // packets sent between two polls of the receive ring
-	minTxBuffers  = 16 // with fewer free transmit buffers the loop allocates more
 	minPrefetch   = 4  // frames in a batch from which on prefetching pays
 	maxPostponed  = 8  // consecutive receiving steps that leave out the background work
 	eventsPerStep = 16 // asynchronous events passed to the host in one step
