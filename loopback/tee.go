@@ -6,14 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
-	"github.com/google/gopacket/pcapgo"
 	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/pcap"
 )
-
-// snapLen is the length of the longest frame that a capture stores completely, bytes.
-const snapLen = 1 << 16
 
 // captureBuffer is the size of a capture's write buffer, bytes.
 const captureBuffer = 1 << 16
@@ -23,7 +18,7 @@ const captureBuffer = 1 << 16
 type Capture struct {
 	mu    sync.Mutex
 	buf   *bufio.Writer
-	pcap  *pcapgo.Writer
+	pcap  *pcap.Writer
 	clock func() int64
 	err   error
 }
@@ -35,8 +30,7 @@ func NewCapture(w io.Writer, clock func() int64) *Capture {
 		clock = func() int64 { return time.Now().UnixNano() }
 	}
 	c := &Capture{buf: bufio.NewWriterSize(w, captureBuffer), clock: clock}
-	c.pcap = pcapgo.NewWriterNanos(c.buf)
-	c.err = c.pcap.WriteFileHeader(snapLen, layers.LinkTypeEthernet)
+	c.pcap, c.err = pcap.NewWriter(c.buf)
 	return c
 }
 
@@ -69,9 +63,7 @@ func (c *Capture) record(bufs []driver.Buf) {
 		if c.err != nil {
 			return
 		}
-		n := len(bufs[i].B)
-		c.err = c.pcap.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: n, Length: n},
-			bufs[i].B)
+		c.err = c.pcap.Write(bufs[i].B, pcap.Info{Time: at, Length: len(bufs[i].B)})
 	}
 }
 

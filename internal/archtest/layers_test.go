@@ -101,7 +101,7 @@ var allowed = map[string][]string{
 	},
 	"internal/udpmsg": {"bth", "driver", "frame"},
 	"udp":             {"bth", "driver", "frame", "internal/osnet", "internal/udpmsg"},
-	"loopback":        {"bth", "driver", "frame", "internal/clock", "internal/wire"},
+	"loopback":        {"bth", "driver", "frame", "internal/clock", "internal/pcap", "internal/wire"},
 	"internal/service": {
 		"bth", "driver", "frame", "internal/osnet", "internal/udpmsg", "roce/cm", "udp",
 	},
@@ -155,6 +155,9 @@ func checkFile(t *testing.T, fset *token.FileSet, rel string, f *ast.File, lines
 		if p == "unsafe" && !test && !strings.HasSuffix(rel, "_unsafe.go") {
 			t.Errorf("%s imports unsafe; unsafe code lives in files named *_unsafe.go", rel)
 		}
+		if strings.HasPrefix(p, gopacket) && !test && !slices.Contains(withGopacket, dir) {
+			t.Errorf("%s imports %s, which makes each start of a program slow (decision 028)", rel, p)
+		}
 		if ours, ok := strings.CutPrefix(p, module); ok && !test && !mayImport(dir, ours) {
 			t.Errorf("%s imports %s, which is above it or not allowed for it", rel, ours)
 		}
@@ -199,7 +202,12 @@ func isPure(dir string) bool {
 
 var impureImports = []string{"os", "net", "syscall", "golang.org/x/sys/unix", "math/rand",
 	"math/rand/v2",
-	"crypto/rand", "log", "sync", "runtime", "github.com/google/gopacket"}
+	"crypto/rand", "log", "sync", "runtime", gopacket}
+
+const gopacket = "github.com/google/gopacket"
+
+// withGopacket lists the packages that may use gopacket. The command gorxe contains none of them.
+var withGopacket = []string{"bth/layers", "bth/bthtest", "interop/lab"}
 
 var impureTime = map[string]bool{"Now": true, "Since": true, "Until": true, "Sleep": true,
 	"After":     true,

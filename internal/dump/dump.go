@@ -40,7 +40,7 @@ func (d *Dumper) Run(ctx context.Context) error {
 			return err
 		}
 		if n == 1 {
-			d.sum.start = c.Info.Timestamp
+			d.sum.start = c.Info.Time
 		}
 		*p = bth.Packet{}
 		reason := d.decoder.Decode(c.Frame, p)
@@ -71,7 +71,7 @@ func (d *Dumper) print(n int, c *Capture, p *bth.Packet, reason frame.Reason) er
 		}
 		err = cli.JSON(d.Out, newRecord(n, c, &d.ClassMap, p, reason))
 	} else {
-		err = writeLine(d.Out, n, c.Info.Timestamp.Sub(d.sum.start), &d.ClassMap, p, reason)
+		err = writeLine(d.Out, n, c.Info.Time.Sub(d.sum.start), &d.ClassMap, p, reason)
 	}
 	if err == nil && d.Source.Live() {
 		err = d.Out.Flush()
@@ -105,7 +105,7 @@ func (s *summary) count(c *Capture, r frame.Reason) {
 	if isRoCE(r) {
 		s.roce++
 	}
-	if r == frame.ReasonShort && c.Info.CaptureLength < c.Info.Length {
+	if r == frame.ReasonShort && len(c.Frame) < c.Info.Length {
 		s.cut++
 	}
 }

@@ -11,11 +11,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/google/gopacket"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/pcap"
 	"github.com/gorxe/gorxe/xdp"
 )
 
@@ -184,7 +184,7 @@ func (s *socket) fill(n int, oob []byte, index int) (*Capture, error) {
 	cut := min(n, maxFrame)
 	s.c = Capture{
 		Frame: s.buf[vlanLen : vlanLen+cut], Iface: s.name(index),
-		Info: gopacket.CaptureInfo{Timestamp: time.Now(), CaptureLength: cut, Length: n},
+		Info: pcap.Info{Time: time.Now(), Length: n},
 	}
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -193,7 +193,7 @@ func (s *socket) fill(n int, oob []byte, index int) (*Capture, error) {
 	for _, m := range messages {
 		switch {
 		case m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SO_TIMESTAMPNS:
-			s.c.Info.Timestamp = timespec(m.Data, s.c.Info.Timestamp)
+			s.c.Info.Time = timespec(m.Data, s.c.Info.Time)
 		case m.Header.Level == unix.SOL_PACKET && m.Header.Type == unix.PACKET_AUXDATA:
 			s.insertVLAN(m.Data)
 		}
@@ -224,12 +224,11 @@ func (s *socket) insertVLAN(aux []byte) {
 	if status&unix.TP_STATUS_VLAN_TPID_VALID != 0 {
 		tpid = binary.NativeEndian.Uint16(aux[18:])
 	}
-	if s.c.Info.CaptureLength < macsLen {
+	if len(s.c.Frame) < macsLen {
 		return
 	}
-	s.c.Info.CaptureLength += vlanLen
 	s.c.Info.Length += vlanLen
-	s.c.Frame = s.buf[:s.c.Info.CaptureLength]
+	s.c.Frame = s.buf[:vlanLen+len(s.c.Frame)]
 	copy(s.c.Frame, s.buf[vlanLen:vlanLen+macsLen])
 	binary.BigEndian.PutUint16(s.c.Frame[macsLen:], tpid)
 	binary.BigEndian.PutUint16(s.c.Frame[macsLen+2:], binary.NativeEndian.Uint16(aux[16:]))

@@ -61,7 +61,7 @@ type extensions struct {
 
 func newRecord(n int, c *Capture, m *roce.ClassMap, p *bth.Packet, reason frame.Reason) *record {
 	r := &record{
-		N: n, Time: c.Info.Timestamp.UTC().Format(time.RFC3339Nano), Iface: c.Iface,
+		N: n, Time: c.Info.Time.UTC().Format(time.RFC3339Nano), Iface: c.Iface,
 		Src: p.Src.Addr().String(), Dst: p.Dst.Addr().String(), VLAN: p.VLAN & vlanID,
 		Opcode: p.BTH.Opcode().String(), DestQP: uint32(p.BTH.DestQP()), PSN: uint32(p.BTH.PSN()),
 		ICRC: "ok",

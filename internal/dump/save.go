@@ -7,17 +7,14 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/google/gopacket/layers"
-	"github.com/google/gopacket/pcapgo"
-
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/pcap"
 )
 
 // Saver writes frames to a pcapng file.
 type Saver struct {
 	name   string
-	w      *pcapgo.NgWriter // nil before the first interface is known
-	dst    io.Writer
+	w      *pcap.NGWriter
 	closer io.Closer
 	flush  bool           // after each frame
 	ifaces map[string]int // pcapng interface numbers
@@ -28,7 +25,7 @@ type Saver struct {
 func NewSaver(name, input string, stdout io.Writer, flush bool) (*Saver, error) {
 	s := &Saver{name: name, flush: flush, ifaces: map[string]int{}}
 	if name == Stdio {
-		s.name, s.dst, s.closer = "stdout", stdout, io.NopCloser(nil)
+		s.name, s.w, s.closer = "stdout", pcap.NewNGWriter(stdout), io.NopCloser(nil)
 		return s, nil
 	}
 	if a, err := os.Stat(name); err == nil {
@@ -41,7 +38,7 @@ func NewSaver(name, input string, stdout io.Writer, flush bool) (*Saver, error) 
 	if err != nil {
 		return nil, fmt.Errorf("cannot write: %w", err)
 	}
-	s.dst, s.closer = f, f
+	s.w, s.closer = pcap.NewNGWriter(f), f
 	return s, nil
 }
 
@@ -50,45 +47,20 @@ func (s *Saver) Write(c *Capture) error {
 	id, ok := s.ifaces[c.Iface]
 	if !ok {
 		var err error
-		if id, err = s.addInterface(c.Iface); err != nil {
+		if id, err = s.w.AddInterface(c.Iface); err != nil {
 			return s.wrap(err)
 		}
 		s.ifaces[c.Iface] = id
 	}
-	info := c.Info
-	info.InterfaceIndex = id
-	err := s.w.WritePacket(info, c.Frame)
+	err := s.w.Write(id, c.Frame, c.Info)
 	if err == nil && s.flush {
 		err = s.w.Flush()
 	}
 	return s.wrap(err)
 }
 
-// addInterface writes the description of an interface. The file's header needs the first interface,
-// so the first call writes the header too.
-func (s *Saver) addInterface(iface string) (int, error) {
-	intf := pcapgo.DefaultNgInterface
-	intf.LinkType = layers.LinkTypeEthernet
-	intf.Name = iface
-	if s.w != nil {
-		return s.w.AddInterface(intf)
-	}
-	var err error
-	s.w, err = pcapgo.NewNgWriterInterface(s.dst, intf, pcapgo.DefaultNgWriterOptions)
-	return 0, err
-}
-
 // Close finishes the file. A file without frames is valid too.
-func (s *Saver) Close() error {
-	var err error
-	if s.w == nil {
-		_, err = s.addInterface("")
-	}
-	if err == nil {
-		err = s.w.Flush()
-	}
-	return s.wrap(errors.Join(err, s.closer.Close()))
-}
+func (s *Saver) Close() error { return s.wrap(errors.Join(s.w.Flush(), s.closer.Close())) }
 
 func (s *Saver) wrap(err error) error {
 	if path := new(fs.PathError); err == nil || errors.As(err, &path) {

@@ -1,17 +1,13 @@
 package dump
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 
-	"github.com/google/gopacket"
-	"github.com/google/gopacket/layers"
-	"github.com/google/gopacket/pcapgo"
+	"github.com/gorxe/gorxe/internal/pcap"
 )
 
 // Stdio is the file name that means stdin or stdout.
@@ -20,7 +16,7 @@ const Stdio = "-"
 // Capture is a captured frame. It is valid until the next call of Source.Next.
 type Capture struct {
 	Frame []byte
-	Info  gopacket.CaptureInfo
+	Info  pcap.Info
 	Iface string // interface of a live capture
 }
 
@@ -66,57 +62,34 @@ func Open(ctx context.Context, name string, stdin io.Reader) (Source, error) {
 type fileSource struct {
 	name   string
 	closer io.Closer
-	read   func() ([]byte, gopacket.CaptureInfo, error)
+	r      *pcap.Reader
 	n      int // frames read
 	c      Capture
 }
 
-// ngMagic is the start of a pcapng file: the type of its section header block.
-var ngMagic = []byte{0x0a, 0x0d, 0x0d, 0x0a}
-
 func openFile(name string, f io.ReadCloser) (Source, error) {
-	s := &fileSource{name: name, closer: f}
-	link, err := s.readHeader(bufio.NewReader(f))
-	if err == nil && link != layers.LinkTypeEthernet {
-		err = fmt.Errorf("link type %v is not Ethernet: capture on one interface, not on 'any'",
-			link)
+	r, err := pcap.NewReader(f)
+	if err == nil {
+		return &fileSource{name: name, closer: f, r: r}, nil
 	}
-	if err != nil {
-		f.Close()
-		return nil, fmt.Errorf("%s: %w", name, err)
+	f.Close()
+	switch {
+	case errors.Is(err, pcap.ErrFormat):
+		return nil, fmt.Errorf("%s: give a file written by tcpdump, Wireshark or gorxe dump -w: %w",
+			name, err)
+	case errors.Is(err, pcap.ErrLinkType):
+		return nil, notEthernet(name, err)
 	}
-	return s, nil
+	return nil, fmt.Errorf("%s: starts like a pcapng file but cannot be read: %w", name, err)
 }
 
-// readHeader detects the format and reads the file's header.
-func (s *fileSource) readHeader(r *bufio.Reader) (layers.LinkType, error) {
-	head, err := r.Peek(len(ngMagic))
-	if err != nil {
-		return 0, notACapture(err)
-	}
-	if bytes.Equal(head, ngMagic) {
-		ng, err := pcapgo.NewNgReader(r, pcapgo.NgReaderOptions{ErrorOnMismatchingLinkType: true})
-		if err != nil {
-			return 0, fmt.Errorf("starts like a pcapng file but cannot be read: %w", err)
-		}
-		s.read = ng.ReadPacketData
-		return ng.LinkType(), nil
-	}
-	old, err := pcapgo.NewReader(r)
-	if err != nil {
-		return 0, notACapture(err)
-	}
-	s.read = old.ReadPacketData
-	return old.LinkType(), nil
-}
-
-func notACapture(err error) error {
-	return fmt.Errorf("neither pcap nor pcapng: give a file written by tcpdump, Wireshark or gorxe dump -w (%w)", err)
+func notEthernet(name string, err error) error {
+	return fmt.Errorf("%s: %w: capture on one interface, not on 'any'", name, err)
 }
 
 func (s *fileSource) Next() (*Capture, error) {
 	var err error
-	s.c.Frame, s.c.Info, err = s.read()
+	s.c.Frame, s.c.Info, err = s.r.Next()
 	switch {
 	case err == nil:
 		s.n++
@@ -126,6 +99,8 @@ func (s *fileSource) Next() (*Capture, error) {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, fmt.Errorf("%s ends in the middle of frame %d: the file is incomplete", s.name,
 			s.n+1)
+	case errors.Is(err, pcap.ErrLinkType):
+		return nil, notEthernet(s.name, err)
 	}
 	return nil, fmt.Errorf("%s cannot be read after frame %d: %w", s.name, s.n, err)
 }
