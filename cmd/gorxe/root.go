@@ -53,8 +53,10 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 			}
 			return cli.Usagef("%s", msg)
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Version: build().String(),
 	}
+	cmd.SetVersionTemplate("gorxe {{.Version}}\n")
 	cmd.Annotations = map[string]string{cli.VersionKey: build().Version}
 	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
@@ -120,8 +122,7 @@ func versionCommand() *cobra.Command {
 			if asJSON {
 				return cli.JSON(cmd.OutOrStdout(), v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "gorxe %s (%s, %s)\n", v.Version, v.Go,
-				v.Platform)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "gorxe", v)
 			return err
 		},
 	}
@@ -135,6 +136,10 @@ type buildInfo struct {
 	Revision string `json:"revision,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+}
+
+func (b buildInfo) String() string {
+	return fmt.Sprintf("%s (%s, %s)", b.Version, b.Go, b.Platform)
 }
 
 func build() buildInfo {

@@ -184,8 +184,12 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	if r := run(t, nil, "version").ok(); !strings.HasPrefix(r.stdout, "gorxe ") {
+	r := run(t, nil, "version").ok()
+	if !strings.HasPrefix(r.stdout, "gorxe ") {
 		t.Errorf("version prints %q", r.stdout)
+	}
+	if flag := run(t, nil, "--version").ok(); flag.stdout != r.stdout {
+		t.Errorf("--version prints %q, version %q", flag.stdout, r.stdout)
 	}
 	m := run(t, nil, "version", "--json").ok().json()[0]
 	for _, k := range []string{"version", "go", "platform"} {
