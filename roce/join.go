@@ -2,7 +2,6 @@ package roce
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"slices"
@@ -81,8 +80,7 @@ func (c *config) join(name string) (driver.Port, error) {
 		case errors.Is(err, ErrServiceRefused):
 			return nil, err
 		case errors.Is(err, fs.ErrPermission):
-			c.notJoined = fmt.Errorf("this user may not use the node service at %s: see --socket-mode "+
-				"and --socket-group of `gorxe up`", path)
+			c.notJoined = err
 		case !errors.Is(err, ErrNoService) && !errors.Is(err, service.ErrOtherNet) &&
 			!errors.Is(err, driver.ErrNoAddress):
 			c.notJoined = err

@@ -71,7 +71,7 @@ func openPort(name string, c *config) (port driver.Port, reason string, err erro
 	}
 	network, reason, err := c.openXDP(name, c.xdp.port())
 	if err != nil {
-		return nil, "", err
+		return nil, "", c.explain(err)
 	}
 	if network != nil {
 		return network, "", nil
@@ -114,12 +114,17 @@ func isAddr(name string) bool {
 func (c *config) openUDP(name string, shared bool) (*udp.Port, error) {
 	p, err := udp.Open(name, udp.Options{NetNS: c.xdp.NetNS, Shared: shared})
 	if errors.Is(err, driver.ErrBusy) {
-		if c.notJoined != nil {
-			err = fmt.Errorf("%w; %w", c.notJoined, err)
-		}
-		return nil, &inUseError{err}
+		return nil, &inUseError{c.explain(err)}
 	}
 	return p, err
+}
+
+// explain adds to the error of an interface that is in use why Open has not joined its service.
+func (c *config) explain(err error) error {
+	if c.notJoined == nil || !errors.Is(err, driver.ErrBusy) {
+		return err
+	}
+	return fmt.Errorf("%w; %w", c.notJoined, err)
 }
 
 // inUseError is the ErrPortInUse of an address whose UDP port another program uses.

@@ -102,3 +102,26 @@ func TestUpServiceOfUser(t *testing.T) {
 	up.cmd.Process.Signal(syscall.SIGTERM)
 	up.wait().ok()
 }
+
+// A user who may not use the service of an interface is told so, and how to change that.
+func TestServiceOfOtherUser(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	const uid = 12345
+	as := func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	iface := pair.A.Iface
+	up := server(t, &pair.A, port, "up", iface, "--no-confine") // it removes its socket at the end
+	for _, args := range [][]string{
+		{"up", iface}, {"run", "--dev", iface, "--", "true"}, {"ping", "-d", iface, "127.0.0.1"},
+		{"perf", "write-bw", "-d", "/run/gorxe/" + iface + ".sock"},
+	} {
+		r := startWith(t, &pair.A, as, args...).wait()
+		if r.status != 1 || !strings.Contains(r.err, "see --socket-mode") {
+			t.Errorf("%q: status %d, message %q, want that the user may not use the service", args,
+				r.status, r.err)
+		}
+	}
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	up.wait().ok()
+}

@@ -55,8 +55,11 @@ func connect(path string) (*net.UnixConn, error) {
 	switch {
 	case err == nil:
 		return c, nil
-	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission),
-		errors.Is(err, unix.ECONNREFUSED), errors.Is(err, unix.ENOTDIR):
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("%w that this user may use at %s: see --socket-mode and "+
+			"--socket-group of `gorxe up`: %w", ErrNone, path, err)
+	case errors.Is(err, os.ErrNotExist), errors.Is(err, unix.ECONNREFUSED),
+		errors.Is(err, unix.ENOTDIR):
 		return nil, fmt.Errorf("%w at %s: %w", ErrNone, path, err)
 	}
 	return nil, fmt.Errorf("connect to the node service: %w", err)

@@ -46,8 +46,7 @@ func interfacesOf(a netip.Addr) (names []string) {
 // user may connect to it.
 func Serves(a netip.Addr) bool {
 	for _, path := range PathsOf(a.String(), 0) {
-		if c, err := connect(path); err == nil {
-			_ = c.Close()
+		if Answers(path) {
 			return true
 		}
 	}

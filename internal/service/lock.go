@@ -79,12 +79,16 @@ func lockFile(ctx context.Context, name string) (_ int, current bool, err error)
 }
 
 // Answers reports whether a service answers at a path, and lets this user connect.
-func Answers(path string) bool {
-	c, err := dial(path)
+func Answers(path string) bool { return Check(path) == nil }
+
+// Check returns nil if a service answers at a path. If this user may not use the socket, the error
+// wraps fs.ErrPermission.
+func Check(path string) error {
+	c, err := connect(path)
 	if err == nil {
 		_ = c.Close()
 	}
-	return err == nil
+	return err
 }
 
 // HasMembers reports whether the service has members.

@@ -90,14 +90,17 @@ func (n *node) unused() (name string) {
 	return name
 }
 
-// servedAlready adds to the error of opening an interface that a service has it, if one answers,
+// servedAlready adds to the error of opening an interface that a service has it, if there is one,
 // and how to use this service.
 func servedAlready(iface string, err error) error {
 	for _, path := range service.PathsOf(iface, 0) {
-		if service.Answers(path) {
+		switch no := service.Check(path); {
+		case no == nil:
 			return fmt.Errorf("%s belongs to the node service at %s: gorxe run, other commands of "+
 				"gorxe and programs that open %s join it by themselves, or with -d %s; to start "+
 				"another one, end it first: %w", iface, path, iface, path, err)
+		case errors.Is(no, fs.ErrPermission):
+			return fmt.Errorf("%w; %w", no, err)
 		}
 	}
 	return err
