@@ -22,6 +22,9 @@ build: ## build bin/gorxe, one static binary
 demo: build ## run every operation on a veth pair (as root) or on loopback addresses
 	./$(BIN) demo
 
+# With the profile of cmd/gorxe, Go compiles every package a second time.
+test check interop interop-core: export GOFLAGS := $(GOFLAGS) -pgo=off
+
 test: ## run all tests (as root, none on veth pairs may be skipped)
 	cd examples/prometheus && $(GO) vet ./... && $(GO) test ./...
 	cd examples/grpc && $(GO) vet ./... && $(GO) test ./...
