@@ -31,7 +31,7 @@ test: ## run all tests (as root, none on veth pairs may be skipped)
 	$(GO) run ./.ci/testgate $(PKGS) # last: its closing line is the result
 
 check: ## run gofmt, vet for amd64 and arm64, staticcheck, and the rules of the source tree
-	@test -z "$$(gofmt -l . | tee /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
+	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(PKGS)
 	$(GO) vet -tags interop ./interop/...
