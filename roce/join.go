@@ -79,10 +79,8 @@ func (c *config) join(name string) (driver.Port, error) {
 			return port, nil
 		case errors.Is(err, ErrServiceRefused):
 			return nil, err
-		case errors.Is(err, fs.ErrPermission):
-			c.notJoined = err
-		case !errors.Is(err, ErrNoService) && !errors.Is(err, service.ErrOtherNet) &&
-			!errors.Is(err, driver.ErrNoAddress):
+		case errors.Is(err, fs.ErrPermission), !errors.Is(err, ErrNoService) &&
+			!errors.Is(err, service.ErrOtherNet) && !errors.Is(err, driver.ErrNoAddress):
 			c.notJoined = err
 		}
 	}

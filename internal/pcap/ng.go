@@ -162,38 +162,40 @@ func unitsOf(resolution byte) uint64 {
 // frame returns the frame in the body of a block.
 func (p *Reader) frame(kind uint32, b []byte) ([]byte, Info, error) {
 	const packetLen, simpleLen = 20, 4 // before the bytes of the frame
-	id, caught := uint32(0), uint32(0)
-	var info Info
-	switch {
-	case kind == blockSimple && len(b) >= simpleLen:
-		info.Length = int(p.order.Uint32(b))
-		caught = uint32(info.Length)
-		if len(p.ifaces) > 0 && p.ifaces[0].snap > 0 {
-			caught = min(caught, p.ifaces[0].snap)
-		}
-		b = b[simpleLen:]
-	case kind != blockSimple && len(b) >= packetLen:
-		if id = p.order.Uint32(b); kind == blockOldPacket {
-			id = uint32(p.order.Uint16(b))
-		}
-		caught, info.Length = p.order.Uint32(b[12:]), int(p.order.Uint32(b[16:]))
-		if int64(id) < int64(len(p.ifaces)) {
-			info.Time = p.ifaces[id].time(p.order.Uint32(b[4:]), p.order.Uint32(b[8:]))
-		}
-		b = b[packetLen:]
-	default:
+	if len(b) < simpleLen || kind != blockSimple && len(b) < packetLen {
 		return nil, Info{}, fmt.Errorf("%w: short packet block", ErrCorrupt)
 	}
-	if int64(id) >= int64(len(p.ifaces)) {
+	id := uint32(0)
+	switch kind {
+	case blockPacket:
+		id = p.order.Uint32(b)
+	case blockOldPacket:
+		id = uint32(p.order.Uint16(b))
+	}
+	if uint64(id) >= uint64(len(p.ifaces)) {
 		return nil, Info{}, fmt.Errorf("%w: a packet of the unknown interface %d", ErrCorrupt, id)
 	}
-	if err := p.ifaces[id].link.check(); err != nil {
+	f := &p.ifaces[id]
+	if err := f.link.check(); err != nil {
 		return nil, Info{}, err
 	}
-	if int64(caught) > int64(len(b)) {
+	var info Info
+	var captured uint32
+	if kind == blockSimple { // it has no time stamp
+		captured, b = p.order.Uint32(b), b[simpleLen:]
+		info.Length = int(captured)
+		if f.snap > 0 {
+			captured = min(captured, f.snap)
+		}
+	} else {
+		info.Time = f.time(p.order.Uint32(b[4:]), p.order.Uint32(b[8:]))
+		captured, info.Length = p.order.Uint32(b[12:]), int(p.order.Uint32(b[16:]))
+		b = b[packetLen:]
+	}
+	if uint64(captured) > uint64(len(b)) {
 		return nil, Info{}, fmt.Errorf("%w: a packet is longer than its block", ErrCorrupt)
 	}
-	return b[:caught], info, nil
+	return b[:captured], info, nil
 }
 
 // time returns the time of a time stamp, whose upper and lower half are given.
