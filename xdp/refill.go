@@ -8,8 +8,12 @@ package xdp
 // a stack with the most recently used ones on top. The number doubles when frames accumulate, and
 // halves after a long time without.
 const (
-	startFill = 1024
-	minFill   = 512 // one queue pair's window with two buffers per frame
+	// minFill is the number at the beginning. The kernel writes to each of them before it uses one
+	// again, and the first use of a page is expensive where the hypervisor keeps its own page
+	// tables (docs/performance.md). A burst of frames for more buffers is lost if the owner is not
+	// awake, so there are enough for the 128 packets that a QP of rxe has in flight, with two
+	// buffers each.
+	minFill = 256
 	// calmFrames is the number of frames after which the target halves if at no time more than an
 	// eighth of it was waiting.
 	calmFrames = 1 << 16
@@ -32,7 +36,7 @@ func (q *queue) initRefill(adapt bool) {
 	}
 	q.adapt, q.target = adapt, q.rxCount
 	if adapt {
-		q.target = min(startFill, q.rxCount)
+		q.target = min(minFill, q.rxCount)
 	}
 	q.topUp()
 }
