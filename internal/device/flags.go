@@ -24,6 +24,7 @@ type Flags struct {
 	GIDIndex GIDIndex
 	PKey     PKey
 	Window   cli.Int
+	RingSize int // of AF_XDP ports, not a flag; 0: the default
 
 	Transport Transport
 	Classes   Classes
@@ -111,7 +112,7 @@ func (f *Flags) XDP() xdp.Options {
 // roceXDP returns the options for package roce.
 func (f *Flags) roceXDP() roce.XDPOptions {
 	o := f.XDP()
-	return roce.XDPOptions{Mode: o.Mode, Queues: o.Queues}
+	return roce.XDPOptions{Mode: o.Mode, Queues: o.Queues, RingSize: f.RingSize}
 }
 
 // Options returns the options of the device, without those for package xdp.

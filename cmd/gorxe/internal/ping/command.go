@@ -39,6 +39,13 @@ type flags struct {
 	rping    bool
 }
 
+// Pings of up to smallPing bytes need few buffers: the device gets rings of smallRing. The kernel
+// uses them in turn, and the first use of each one is slow in some virtual machines.
+const (
+	smallPing = 1024
+	smallRing = 64
+)
+
 // Command returns the command "gorxe ping".
 func Command() *cobra.Command {
 	f := new(flags)
@@ -149,6 +156,9 @@ func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error)
 	progress := roce.Manual
 	if f.rping {
 		progress = roce.Auto // the server READs and WRITEs the local memory at any time
+	}
+	if f.size.Int() <= smallPing {
+		f.device.RingSize = smallRing
 	}
 	if p.dev, err = f.device.Open(progress); err != nil {
 		return err
