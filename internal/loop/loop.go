@@ -37,6 +37,9 @@ type Guest interface {
 	// completions visible to them. The owner calls it after it has handled the frames of a step,
 	// before it sends packets, and at the end of the step. The frames are valid until then.
 	Settle(now qp.Time)
+	// Sleeps is called before the owner sleeps. The Guest decides whether doorbells wake it up, and
+	// returns true if there are new ones.
+	Sleeps(crowded bool) bool
 }
 
 // Config holds the parameters of New.

@@ -27,6 +27,9 @@ func (l *Loop) sleep(quit func() bool) {
 		(quit != nil && quit()) {
 		return
 	}
+	if l.guest != nil && l.guest.Sleeps(l.crowded) {
+		return
+	}
 	if _, held := l.held(); held {
 		l.sharpenTimers()
 	}

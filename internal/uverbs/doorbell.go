@@ -36,6 +36,17 @@ const unreadBells = 16
 // step.
 const maxScanned = 64
 
+// Events of a file that inotify reports, if doorbells wake the owner and if they do not. Files in
+// memory cannot be moved.
+const (
+	loudEvents  = unix.IN_MODIFY
+	quietEvents = unix.IN_MOVE_SELF
+)
+
+// busyRequests is the number of work requests in progress from which on a QP needs no doorbells: an
+// ACK will wake the owner, and it will find the new ones then.
+const busyRequests = 16
+
 // Positioner is a Caller that can set the position of the open file description that the call is
 // about. With it, doorbells that are not intercepted fail if they would fail in the kernel.
 type Positioner interface {
@@ -89,7 +100,18 @@ type bells struct {
 type bell struct {
 	read, freed int64
 	unread      int
+	quiet       bool // doorbells do not wake the owner
+	load        load // of Device.Sleeps
 }
+
+// load says whether the QPs of a context need doorbells.
+type load uint8
+
+const (
+	loadNone load = iota // there are none that can send
+	loadBusy             // all of them have busyRequests in progress
+	loadIdle             // another one may get the next request
+)
 
 func newBells() (*bells, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -113,8 +135,7 @@ func (b *bells) start() {
 func (b *bells) add(c *Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w, err := unix.InotifyAddWatch(b.fd, fmt.Sprintf("/proc/self/fd/%d", c.file.fd),
-		unix.IN_MODIFY)
+	w, err := b.watch(c, loudEvents)
 	if err != nil {
 		return fmt.Errorf("uverbs: watch for doorbells: %w", err)
 	}
@@ -122,6 +143,11 @@ func (b *bells) add(c *Context) error {
 	c.bell = bell{read: DoorbellOffset, freed: DoorbellOffset}
 	b.watches[c.watch] = c
 	return nil
+}
+
+// watch starts to watch the file of a context for events, or changes these.
+func (b *bells) watch(c *Context, events uint32) (int, error) {
+	return unix.InotifyAddWatch(b.fd, fmt.Sprintf("/proc/self/fd/%d", c.file.fd), events)
 }
 
 // remove ends watching. The caller closes the file afterwards.
@@ -177,12 +203,37 @@ func (d *Device) Doorbells(slept, rung bool) {
 	if rung || d.undrained >= drainEvery || !scanned {
 		d.undrained = 0
 		d.bells.drain(scanned)
+		d.bells.readQuiet()
 	}
 	if scanned {
 		for _, q := range d.queues {
 			q.scan()
 		}
 	}
+}
+
+// Sleeps implements loop.Guest. On a crowded host a doorbell interrupts the program, or another
+// device that runs, for the owner. So it makes no sound if all QPs of its context are busy.
+func (d *Device) Sleeps(crowded bool) bool {
+	if !d.watched {
+		return false
+	}
+	for _, q := range d.queues {
+		q.c.bell.load = max(q.c.bell.load, q.load())
+	}
+	deaf := !d.bells.setQuiet(crowded && len(d.queues) <= maxScanned)
+	return deaf || d.engine.DoorbellPending()
+}
+
+// load returns the effect of the QP on the load of its context.
+func (q *queuePair) load() load {
+	switch state := q.inner.State(); {
+	case state < qp.RTS:
+		return loadNone
+	case state == qp.RTS && uint32(q.inner.SQLen())+q.sq.waiting() >= busyRequests:
+		return loadBusy
+	}
+	return loadIdle
 }
 
 // scan rings the doorbell of a queue pair if the program has posted work requests.
@@ -218,6 +269,42 @@ func (b *bells) ring(watch int32, scanned bool) {
 	}
 	c.bell.unread = 0
 	c.readBells()
+}
+
+// setQuiet makes doorbells of busy contexts quiet if some may be, and the others loud. It rings
+// those that were not heard before, and clears the loads of the contexts. It returns false if the
+// kernel does not let it make one loud.
+func (b *bells) setQuiet(some bool) (ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ok = true
+	for _, c := range b.watches {
+		quiet := some && c.bell.load == loadBusy
+		c.bell.load = loadNone
+		switch {
+		case quiet == c.bell.quiet:
+		case quiet:
+			_, err := b.watch(c, quietEvents)
+			c.bell.quiet = err == nil
+		default:
+			_, err := b.watch(c, loudEvents)
+			c.bell.quiet = err != nil
+			ok = ok && err == nil
+			c.readBells()
+		}
+	}
+	return ok
+}
+
+// readQuiet reads the doorbells of quiet contexts, which need memory.
+func (b *bells) readQuiet() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, c := range b.watches {
+		if c.bell.quiet {
+			c.readBells()
+		}
+	}
 }
 
 // ringAll rings the new doorbells of all contexts, after events have been lost.

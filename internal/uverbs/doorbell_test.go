@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/udp"
 )
@@ -105,6 +106,63 @@ func testDoorbells(t *testing.T, a, b *queues) {
 	if err := unix.Ftruncate(fd, 0); !errors.Is(err, unix.EPERM) {
 		t.Errorf("Ftruncate() = %v, want EPERM: the file is sealed", err)
 	}
+}
+
+// While all QPs of a program are busy on a crowded host, its doorbells do not wake the owner. When
+// that ends, they do, and those from before are not lost.
+func TestQuietDoorbells(t *testing.T) {
+	a, _ := connectedUDP(t) // the peer has no receives, so SENDs stay in progress
+	const send = 2
+	fd := a.openFile(t)
+	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
+		t.Fatal(err)
+	}
+	bell := enc(uint32(cmdPostSend), uint16(8), uint16(3), uint64(0), a.qp, uint32(0),
+		make([]byte, 8))
+	ring := func() (heard bool) {
+		if n, err := unix.Write(fd, bell); n != len(bell) || err != nil {
+			t.Errorf("Write() = %d, %v", n, err)
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(a.dev.bells.fd), Events: unix.POLLIN}}, 0)
+		if err != nil {
+			t.Error(err)
+		}
+		a.dev.bells.drain(true)
+		return n > 0
+	}
+	post := func(i int) {
+		if !a.sq.post(a.sendWR(uint64(i), send, 0, 0, 0, 1)) {
+			t.Error("the send queue is full")
+		}
+	}
+	a.dev.loop.Do(func(now qp.Time) { // the owner does not sleep meanwhile
+		a.dev.Sleeps(true)
+		if !ring() {
+			t.Error("a doorbell of an idle QP is quiet")
+		}
+		for i := range busyRequests {
+			post(i)
+		}
+		a.dev.Sleeps(false)
+		if !ring() {
+			t.Error("a doorbell is quiet, but the host is not crowded")
+		}
+		a.dev.Sleeps(true)
+		if ring() {
+			t.Error("a doorbell of a busy QP wakes the owner")
+		}
+		a.dev.engine.HandleDoorbells(now)
+		post(busyRequests)
+		if ring() {
+			t.Error("another doorbell of a busy QP wakes the owner")
+		}
+		if !a.dev.Sleeps(false) {
+			t.Error("a quiet doorbell is lost")
+		}
+		if !ring() {
+			t.Error("a doorbell is still quiet")
+		}
+	})
 }
 
 // If the queue of inotify overflows, no doorbell is lost.
