@@ -230,7 +230,7 @@ func (q *queuePair) load() load {
 	switch state := q.inner.State(); {
 	case state < qp.RTS:
 		return loadNone
-	case state == qp.RTS && uint32(q.inner.SQLen())+q.sq.waiting() >= busyRequests:
+	case state == qp.RTS && q.inner.SQLen() >= busyRequests: // those in the ring wait for a doorbell
 		return loadBusy
 	}
 	return loadIdle

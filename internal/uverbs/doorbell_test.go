@@ -143,6 +143,12 @@ func TestQuietDoorbells(t *testing.T) {
 		for i := range busyRequests {
 			post(i)
 		}
+		a.dev.Sleeps(true)
+		if !ring() {
+			t.Error("a doorbell is quiet, but nothing is in progress")
+		}
+		a.dev.Doorbells(false, false)
+		a.dev.engine.HandleDoorbells(now)
 		a.dev.Sleeps(false)
 		if !ring() {
 			t.Error("a doorbell is quiet, but the host is not crowded")
@@ -151,7 +157,6 @@ func TestQuietDoorbells(t *testing.T) {
 		if ring() {
 			t.Error("a doorbell of a busy QP wakes the owner")
 		}
-		a.dev.engine.HandleDoorbells(now)
 		post(busyRequests)
 		if ring() {
 			t.Error("another doorbell of a busy QP wakes the owner")
