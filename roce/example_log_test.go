@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/gorxe/gorxe/loopback"
 	"github.com/gorxe/gorxe/roce"
@@ -39,10 +40,19 @@ func ExampleWithLogger() {
 
 // The trace of a WRITE: its work request, its packets and its completion.
 func ExampleQP_Trace() {
-	a, b, done := twoHosts(roce.RC, roce.WithProgress(roce.Manual))
-	defer done()
+	// In virtual time no packet is late and sent again.
+	link, err := loopback.NewLink(loopback.Config{Virtual: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	virtual := roce.WithExpert(roce.Expert{Clock: link.Now})
+	a := newHost(link.Port(0), roce.RC, virtual)
+	b := newHost(link.Port(1), roce.RC, virtual)
+	defer a.dev.Close()
+	defer b.dev.Close()
+	connectHosts(a, b)
 	var trace []string
-	err := a.qp.Trace(func(e roce.TraceEvent) { // with Manual progress, in this goroutine
+	err = a.qp.Trace(func(e roce.TraceEvent) { // by the goroutine of Drive
 		trace = append(trace, fmt.Sprintf("%v %s, %d bytes", e.Kind, e.Op, e.Bytes))
 	})
 	if err != nil {
@@ -54,9 +64,11 @@ func ExampleQP_Trace() {
 	}); err != nil {
 		log.Fatal(err)
 	}
-	for wcs := make([]roce.WC, 1); a.cq.Poll(wcs) == 0; {
-		b.dev.Progress()
+	if err := loopback.Drive(link, time.Second, func() bool { return a.cq.Len() > 0 },
+		a.dev, b.dev); err != nil {
+		log.Fatal(err)
 	}
+	a.cq.Poll(make([]roce.WC, 1))
 	fmt.Println(strings.Join(trace, "\n"))
 	// Output:
 	// post RDMA_WRITE, 1500 bytes
