@@ -314,13 +314,16 @@ func (q *QP) lost(now Time, p uint64) {
 // RNR NAK, and nothing waits for tokens. Timeouts may then be a few milliseconds late, which can
 // only delay the recovery from the first loss.
 func (e *Engine) Calm(now Time) bool {
-	return now-e.lastRewind >= calmAfter && (!e.classed || e.nextTokens() == Never)
+	return now-e.lastRewind >= calmAfter && e.unlimited()
 }
+
+// unlimited reports whether no packet waits for tokens of its class.
+func (e *Engine) unlimited() bool { return !e.classed || e.nextTokens() == Never }
 
 // CalmWhenBusy is Calm for a host whose CPUs are all in use. Round trips there can take much longer
 // than usual, and unnecessary probes are frequent. Only gaps tell that packets get lost.
 func (e *Engine) CalmWhenBusy(now Time) bool {
-	return !e.RecentGaps(now) && (!e.classed || e.nextTokens() == Never)
+	return !e.RecentGaps(now) && e.unlimited()
 }
 
 // RecentGaps reports whether packets were lost recently in either direction. Connections then often

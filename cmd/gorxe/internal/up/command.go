@@ -122,6 +122,9 @@ counters and detaches from the interface.`,
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
+	if err := f.log.check(); err != nil {
+		return err
+	}
 	o := newOutput()
 	defer o.close()
 	out, diag = o.to(out), o.to(diag)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/roce"
 )
 
@@ -14,13 +15,23 @@ import (
 type logging struct {
 	level  logLevel
 	format logFormat
+	flags  *pflag.FlagSet
 }
 
 func (l *logging) register(fs *pflag.FlagSet) {
-	l.level, l.format = logOff, "text"
+	l.level, l.format, l.flags = logOff, "text", fs
 	fs.Var(&l.level, "log", "log connections, programs that join and leave, and failures to stderr: "+
 		"debug, info, warn, error or off")
 	fs.Var(&l.format, "log-format", "format of the log: text or json")
+}
+
+// check refuses a format without a log.
+func (l *logging) check() error {
+	if l.level == logOff && l.flags.Changed("log-format") {
+		return cli.Usagef("--log-format has no effect, because the log is off: turn it on with " +
+			"--log info")
+	}
+	return nil
 }
 
 // options returns the option that makes a device log to w.

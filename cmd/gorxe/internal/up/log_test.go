@@ -58,3 +58,19 @@ func TestLogFlagsRefuse(t *testing.T) {
 		}
 	}
 }
+
+// A format alone has no effect, so it is refused. With a log of any level it is accepted.
+func TestLogFormatNeedsLog(t *testing.T) {
+	for text, ok := range map[string]bool{"": true, "--log info": true, "--log-format text": false,
+		"--log off --log-format json": false, "--log error --log-format json": true} {
+		var l logging
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		l.register(fs)
+		if err := fs.Parse(strings.Fields(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.check(); (err == nil) != ok {
+			t.Errorf("with %q, check() = %v", text, err)
+		}
+	}
+}
