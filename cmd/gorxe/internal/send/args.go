@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path"
 	"strings"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -15,8 +16,20 @@ import (
 // standard is the name of standard input and output.
 const standard = "-"
 
-// splitHost splits HOST:PATH. The host may be an IPv6 address in brackets.
-func splitHost(text string) (host, path string, err error) {
+// splitHost splits HOST:PATH. The host may be an IPv6 address in brackets. The path must not lead
+// out of the receiver's directory; the receiver would take "../x" as "x".
+func splitHost(text string) (host, at string, err error) {
+	if host, at, err = cutHost(text); err != nil {
+		return "", "", err
+	}
+	if below := path.Clean(at); below == ".." || strings.HasPrefix(below, "../") {
+		return "", "", cli.Usagef("%q is outside of the receiver's directory: write a path below it",
+			text)
+	}
+	return host, at, nil
+}
+
+func cutHost(text string) (host, path string, err error) {
 	bad := cli.Usagef("%q is not HOST:PATH: write for example 10.0.0.2:dir, [fe80::1%%eth0]:dir, or "+
 		"10.0.0.2: for the directory of the receiver", text)
 	if strings.HasPrefix(text, "[") {

@@ -42,6 +42,7 @@ func TestPlan(t *testing.T) {
 		want plan
 	}{
 		{flags{}, "a b/ host:x", plan{host: "host", target: "x", sources: []string{"a", "b/"}}},
+		{flags{}, "a host:x/../y", plan{host: "host", target: "x/../y", sources: []string{"a"}}},
 		{flags{}, "- host:x", plan{host: "host", target: "x", sources: []string{"-"}}},
 		{flags{from: []string{"host:a", "host:b"}}, "", plan{host: "host", pull: true, target: ".",
 			sources: []string{"a", "b"}}},
@@ -62,6 +63,9 @@ func TestUsage(t *testing.T) {
 		"file":                              "HOST: is missing",
 		"host:":                             "SOURCE is missing",
 		"a b":                               "not HOST:PATH",
+		"a host:../x":                       "outside",
+		"a host:d/../..":                    "outside",
+		"--from host:../x":                  "outside",
 		"- a host:x":                        "only source",
 		"- host:":                           "no name",
 		"- host:d/":                         "no name",
