@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp/veth"
 )
 
@@ -173,6 +174,23 @@ func TestServersConfined(t *testing.T) {
 	confined(t, srv, nobody, noCaps)
 	run(t, &pair.B, "statusbyte", "send", host, "--cameras", "1", "--duration", "100ms").ok()
 	ended(srv)
+}
+
+// recv does not start with a directory in which its user cannot store files.
+func TestRecvUnwritable(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root to run as another user")
+	}
+	dir, err := os.MkdirTemp("", "gorxe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	run(t, nil, "recv", "-d", udp.RandomLoopback().String(), "--dir", dir, "--user", "65534").
+		fails(1, dir, "permission denied", "--user")
 }
 
 // statusbyte recv keeps access to its directory, also to parts that belong to other users, but not

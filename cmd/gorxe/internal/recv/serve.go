@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/filecopy/part"
@@ -104,8 +106,19 @@ func (f *flags) openDir(s *server) (err error) {
 		return err
 	}
 	f.confine.Symlinks = true
-	s.Root, err = os.OpenRoot(f.dir)
-	return err
+	if s.Root, err = os.OpenRoot(f.dir); err != nil {
+		return err
+	}
+	if f.allowPull { // it may be the only purpose
+		return nil
+	}
+	// AT_EACCESS: for the user of AccessFiles.
+	err = unix.Faccessat(unix.AT_FDCWD, f.dir, unix.W_OK|unix.X_OK, unix.AT_EACCESS)
+	if err != nil {
+		return fmt.Errorf("store files in %s: %w: choose another --dir, or a --user who may write to it",
+			f.dir, err)
+	}
+	return nil
 }
 
 func (f *flags) target() string {
