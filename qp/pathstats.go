@@ -44,3 +44,15 @@ func (q *QP) PathStats() PathStats {
 	s.Marked, s.SentCNPs, s.RcvdCNPs = c.marked, c.sentCNPs, c.rcvdCNPs
 	return s
 }
+
+// PathRTT returns the shortest round trip time of the last seconds, or the smoothed one if that is
+// not known, in ns; 0: not measured.
+func (q *QP) PathRTT() Time {
+	switch {
+	case q.win.modeled && q.cc.minRTT > 0:
+		return q.cc.minRTT
+	case q.rec.unmeasured():
+		return 0
+	}
+	return q.rec.srtt
+}

@@ -49,7 +49,8 @@ type Device struct {
 	hot       []*queuePair       // with send work requests
 	queues    []*queuePair       // all, at queuePair.index
 	crowd     crowd
-	watched   bool // the port watches bells; the owner reads them
+	busyRTT   qp.Time // the constant; tests change it
+	watched   bool    // the port watches bells; the owner reads them
 	ahs       map[uint32]*addressHandle
 	lastAH    uint32
 	turn      uint64                      // counts calls of Settle
@@ -65,7 +66,8 @@ func NewDevice(dev *roce.Device, c Config) (*Device, error) {
 	d := &Device{dev: dev, name: c.Name, loop: inside.Loop(dev), engine: inside.Engine(dev),
 		contexts: map[*Context]struct{}{}, byQP: map[*roce.QP]*queuePair{},
 		spaces: map[int][]*space{},
-		ahs:    map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace}
+		ahs:    map[uint32]*addressHandle{}, crowd: newCrowd(), openSpace: openSpace,
+		busyRTT: busyRTT}
 	var err error
 	if d.bells, err = newBells(); err != nil {
 		d.crowd.close()

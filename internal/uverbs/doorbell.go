@@ -44,8 +44,12 @@ const (
 )
 
 // busyRequests is the number of work requests in progress from which on a QP needs no doorbells: an
-// ACK will wake the owner, and it will find the new ones then.
-const busyRequests = 16
+// ACK will soon wake the owner, and it will find the new ones then. On paths with longer round trips
+// than busyRTT they would wait too long.
+const (
+	busyRequests         = 16
+	busyRTT      qp.Time = 1_000_000 // ns
+)
 
 // Positioner is a Caller that can set the position of the open file description that the call is
 // about. With it, doorbells that are not intercepted fail if they would fail in the kernel.
@@ -227,13 +231,16 @@ func (d *Device) Sleeps(crowded bool) bool {
 
 // load returns the effect of the QP on the load of its context.
 func (q *queuePair) load() load {
-	switch state := q.inner.State(); {
+	state, rtt := q.inner.State(), q.inner.PathRTT()
+	switch {
 	case state < qp.RTS:
 		return loadNone
-	case state == qp.RTS && q.inner.SQLen() >= busyRequests: // those in the ring wait for a doorbell
-		return loadBusy
+	case state != qp.RTS || rtt == 0 || rtt > q.c.dev.busyRTT:
+		return loadIdle
+	case q.inner.SQLen() < busyRequests: // those in the ring wait for a doorbell
+		return loadIdle
 	}
-	return loadIdle
+	return loadBusy
 }
 
 // scan rings the doorbell of a queue pair if the program has posted work requests.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -111,8 +112,10 @@ func testDoorbells(t *testing.T, a, b *queues) {
 // While all QPs of a program are busy on a crowded host, its doorbells do not wake the owner. When
 // that ends, they do, and those from before are not lost.
 func TestQuietDoorbells(t *testing.T) {
-	a, _ := connectedUDP(t) // the peer has no receives, so SENDs stay in progress
+	a, b := connectedUDP(t) // the peer has no receives, so SENDs stay in progress
 	const send = 2
+	a.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 1))
+	want(t, a.wait(a.cring), 1, 0, 1) // the round trip time is known
 	fd := a.openFile(t)
 	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
 		t.Fatal(err)
@@ -153,6 +156,12 @@ func TestQuietDoorbells(t *testing.T) {
 		if !ring() {
 			t.Error("a doorbell is quiet, but the host is not crowded")
 		}
+		a.dev.busyRTT = 1
+		a.dev.Sleeps(true)
+		if !ring() {
+			t.Error("a doorbell is quiet, but the path is long")
+		}
+		a.dev.busyRTT = math.MaxInt64
 		a.dev.Sleeps(true)
 		if ring() {
 			t.Error("a doorbell of a busy QP wakes the owner")
