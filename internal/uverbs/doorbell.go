@@ -44,8 +44,8 @@ const (
 )
 
 // busyRequests is the number of work requests in progress from which on a QP needs no doorbells: an
-// ACK will soon wake the owner, and it will find the new ones then. On paths with longer round trips
-// than busyRTT they would wait too long.
+// ACK will soon wake the owner, and it will find the new ones then. If round trips took longer than
+// busyRTT, they would wait too long.
 const (
 	busyRequests         = 16
 	busyRTT      qp.Time = 1_000_000 // ns
