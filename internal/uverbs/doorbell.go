@@ -207,7 +207,7 @@ func (d *Device) Doorbells(slept, rung bool) {
 	if rung || d.undrained >= drainEvery || !scanned {
 		d.undrained = 0
 		d.bells.drain(scanned)
-		d.bells.readQuiet()
+		d.bells.ringAll(true) // their memory is freed
 	}
 	if scanned {
 		for _, q := range d.queues {
@@ -216,17 +216,19 @@ func (d *Device) Doorbells(slept, rung bool) {
 	}
 }
 
-// Sleeps implements loop.Guest. On a crowded host a doorbell interrupts the program, or another
-// device that runs, for the owner. So it makes no sound if all QPs of its context are busy.
+// Sleeps implements loop.Guest. On a crowded host, a wake-up of the owner interrupts the program or
+// another device. So doorbells do not wake it if all QPs of their context are busy.
 func (d *Device) Sleeps(crowded bool) bool {
 	if !d.watched {
 		return false
 	}
-	for _, q := range d.queues {
-		q.c.bell.load = max(q.c.bell.load, q.load())
+	if crowded && len(d.queues) <= maxScanned {
+		for _, q := range d.queues {
+			q.c.bell.load = max(q.c.bell.load, q.load())
+		}
 	}
-	deaf := !d.bells.setQuiet(crowded && len(d.queues) <= maxScanned)
-	return deaf || d.engine.DoorbellPending()
+	ok := d.bells.setQuiet()
+	return !ok || d.engine.DoorbellPending()
 }
 
 // load returns the effect of the QP on the load of its context.
@@ -256,7 +258,7 @@ func (b *bells) handle(events []byte, scanned bool) {
 	const header, mask = unix.SizeofInotifyEvent, 4
 	for ; len(events) >= header; events = events[header:] {
 		if binary.NativeEndian.Uint32(events[mask:])&unix.IN_Q_OVERFLOW != 0 {
-			b.ringAll()
+			b.ringAll(false) // events have been lost
 			continue
 		}
 		b.ring(int32(binary.NativeEndian.Uint32(events)), scanned)
@@ -278,15 +280,15 @@ func (b *bells) ring(watch int32, scanned bool) {
 	c.readBells()
 }
 
-// setQuiet makes doorbells of busy contexts quiet if some may be, and the others loud. It rings
-// those that were not heard before, and clears the loads of the contexts. It returns false if the
-// kernel does not let it make one loud.
-func (b *bells) setQuiet(some bool) (ok bool) {
+// setQuiet makes doorbells of busy contexts quiet and the others loud, and clears the loads of the
+// contexts. Where it makes them loud, it rings those from before. It returns false if the kernel
+// refuses that.
+func (b *bells) setQuiet() (ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ok = true
 	for _, c := range b.watches {
-		quiet := some && c.bell.load == loadBusy
+		quiet := c.bell.load == loadBusy
 		c.bell.load = loadNone
 		switch {
 		case quiet == c.bell.quiet:
@@ -303,23 +305,14 @@ func (b *bells) setQuiet(some bool) (ok bool) {
 	return ok
 }
 
-// readQuiet reads the doorbells of quiet contexts, which need memory.
-func (b *bells) readQuiet() {
+// ringAll rings the new doorbells of all contexts, or only of quiet ones.
+func (b *bells) ringAll(onlyQuiet bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.watches {
-		if c.bell.quiet {
+		if c.bell.quiet || !onlyQuiet {
 			c.readBells()
 		}
-	}
-}
-
-// ringAll rings the new doorbells of all contexts, after events have been lost.
-func (b *bells) ringAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, c := range b.watches {
-		c.readBells()
 	}
 }
 

@@ -29,22 +29,22 @@ func splitHost(text string) (host, at string, err error) {
 	return host, at, nil
 }
 
-func cutHost(text string) (host, path string, err error) {
+func cutHost(text string) (host, at string, err error) {
 	bad := cli.Usagef("%q is not HOST:PATH: write for example 10.0.0.2:dir, [fe80::1%%eth0]:dir, or "+
 		"10.0.0.2: for the directory of the receiver", text)
 	if strings.HasPrefix(text, "[") {
 		host, rest, ok := strings.Cut(text[1:], "]")
-		path, colon := strings.CutPrefix(rest, ":")
+		at, colon := strings.CutPrefix(rest, ":")
 		if !ok || !colon || host == "" {
 			return "", "", bad
 		}
-		return host, path, nil
+		return host, at, nil
 	}
-	host, path, ok := strings.Cut(text, ":")
+	host, at, ok := strings.Cut(text, ":")
 	if !ok || host == "" || strings.Contains(host, "/") {
 		return "", "", bad
 	}
-	return host, path, nil
+	return host, at, nil
 }
 
 // plan is what the arguments ask for.
