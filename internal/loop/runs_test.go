@@ -28,9 +28,9 @@ func TestBatchesEndWithMessages(t *testing.T) {
 	}{
 		{true, []int{40, 40}, []int{40, 40}},
 		{true, []int{64, 64}, []int{64, 64}},
-		{true, []int{10, 10, 10, 10, 10, 10, 10}, []int{60, 10}},
+		{true, []int{10, 10, 10, 10, 10, 10, 10, 10}, []int{70, 10}},
 		{true, []int{1, 1, 1}, []int{3}},
-		{false, []int{40, 40}, []int{64, 16}},
+		{false, []int{40, 40}, []int{72, 8}},
 	} {
 		port := &batchPort{}
 		a, b := newPair(t, pairConfig{
