@@ -237,7 +237,9 @@ func (p *PD) RegisterMR(mem []byte, access Access, opts ...MROption) (*MR, error
 // AllocMR allocates size bytes and registers them as a memory region. The memory is zeroed and
 // aligned to a page. It is memory of the Go heap: after Close, slices of Bytes and the methods of
 // the region can still be used, and the garbage collector frees the memory when there are no
-// references to it. It counts as memory in use until then.
+// references to it. It counts as memory in use until then. The Go runtime starts a collection when
+// there is as much garbage as memory in use, so large regions make the heap grow: use
+// debug.SetGCPercent, or register memory that the program maps itself.
 //
 // Errors: those of RegisterMR, and ErrInvalid.
 func (p *PD) AllocMR(size int, access Access, opts ...MROption) (*MR, error) {

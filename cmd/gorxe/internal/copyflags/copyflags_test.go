@@ -27,3 +27,12 @@ func TestUnits(t *testing.T) {
 		t.Errorf("Rate() = %s", got)
 	}
 }
+
+// The runtime collects the garbage before it is much more than maxGarbage, whatever the pool.
+func TestGarbagePercent(t *testing.T) {
+	for pool, want := range map[int64]int{minPool: 100, 64 << 20: 11, 1 << 30: 1, 1 << 36: 1} {
+		if got := garbagePercent(pool); got != want {
+			t.Errorf("garbagePercent(%d) = %d, want %d", pool, got, want)
+		}
+	}
+}

@@ -3,5 +3,6 @@
 //
 // Reading order:
 //   - copyflags.go: Flags
+//   - garbage.go: how much garbage the process collects at a time
 //   - text.go: names and errors that a peer may have chosen
 package copyflags

@@ -150,6 +150,7 @@ func (t *transfer) once(ctx context.Context) (r *report, err error) {
 		return nil, fmt.Errorf("connect to 'gorxe recv' at %s: %w", t.host, err)
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
+	t.LimitGarbage()
 	r = newReport(t.host, t.out, t.diag, t.dryRun, t.JSON)
 	r.Datapath, r.Block, r.Streams = t.dev.Info().Datapath, c.BlockSize(), c.Streams()
 	switch {
