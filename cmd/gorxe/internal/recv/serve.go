@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/copyflags"
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/filecopy/part"
@@ -53,6 +54,7 @@ func (f *flags) check() error {
 }
 
 func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
+	copyflags.DelayGarbage()
 	if err := f.check(); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gorxe/gorxe/cmd/gorxe/internal/copyflags"
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/part"
@@ -30,6 +31,7 @@ var errResume = errors.New("run the same command again to continue")
 
 func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 	diag io.Writer) (err error) {
+	copyflags.DelayGarbage()
 	p, err := f.plan(args)
 	if err != nil {
 		return err
