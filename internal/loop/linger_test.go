@@ -14,6 +14,8 @@ type lateGuest struct {
 
 func (g *lateGuest) Sleeps(bool) bool { return false }
 
+func (g *lateGuest) Busy() bool { return false }
+
 func (g *lateGuest) Doorbells(_, _ bool) {
 	g.link.AdvanceTo(int64(g.now() + lingerTime/8))
 	if g.looks++; g.looks == g.answer {

@@ -40,6 +40,9 @@ type Guest interface {
 	// Sleeps is called before the owner sleeps. The Guest decides whether doorbells wake it up, and
 	// returns true if there are new ones.
 	Sleeps(crowded bool) bool
+	// Busy reports whether all QPs have so many work requests in progress that no program waits for
+	// the owner.
+	Busy() bool
 }
 
 // Config holds the parameters of New.

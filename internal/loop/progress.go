@@ -77,7 +77,9 @@ func (l *Loop) steps(s *spinner) {
 		if l.guest != nil && l.last-l.yielded >= guestYield {
 			l.yield()
 		}
+		before := l.ctr.TxBytes
 		work := l.step()
+		l.giveWay(l.ctr.TxBytes - before)
 		if l.crowded && l.received && l.linger() {
 			continue
 		}
@@ -86,6 +88,18 @@ func (l *Loop) steps(s *spinner) {
 		}
 	}
 }
+
+// giveWay lets the receiver of bytes that a step has sent run on this processor, if it is on this
+// host. Otherwise the owner would send a few packets in each of the next steps, and the receiver
+// would get them together. Programs that wait for the owner must not get the processor.
+func (l *Loop) giveWay(sent uint64) {
+	if l.crowded && sent > 0 && sent < manyBytes && l.guest != nil && l.guest.Busy() {
+		schedYield()
+	}
+}
+
+// schedYield lets other threads run that wait for this processor.
+func schedYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // yield lets Go's scheduler run in a process whose loop mostly waits for other processes. Without
 // it, the runtime finds after 10 ms that the goroutine does not yield, preempts it with a signal,
@@ -153,7 +167,7 @@ func (l *Loop) Yield() {
 		// The progress goroutine may wait for a processor of the Go scheduler, or its thread for
 		// one of the kernel.
 		runtime.Gosched()
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		schedYield()
 	}
 }
 

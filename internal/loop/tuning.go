@@ -41,6 +41,7 @@ const (
 	guestYield    qp.Time = 4_000_000 // ns between two calls of Go's scheduler
 	lingerTime    qp.Time = 8_000     // ns for which the owner waits for an answer; see lingers
 	maxLingerSkip         = 255       // messages for which it does not
+	manyBytes             = 16 << 10  // sent in a step, from which on the owner continues at once
 )
 
 // Limits of the backlog; see bound.

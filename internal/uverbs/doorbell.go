@@ -231,6 +231,18 @@ func (d *Device) Sleeps(crowded bool) bool {
 	return !ok || d.engine.DoorbellPending()
 }
 
+// Busy implements loop.Guest.
+func (d *Device) Busy() bool {
+	if len(d.queues) > maxScanned {
+		return false
+	}
+	busy := loadNone
+	for _, q := range d.queues {
+		busy = max(busy, q.load())
+	}
+	return busy == loadBusy
+}
+
 // load returns the effect of the QP on the load of its context.
 func (q *queuePair) load() load {
 	state, rtt := q.inner.State(), q.inner.PathRTT()
