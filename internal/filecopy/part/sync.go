@@ -20,9 +20,15 @@ var whole = map[int64]bool{
 }
 
 // SyncsWhole reports whether syncfs writes all files of the file system of fd to disk.
-func SyncsWhole(fd int) bool {
+func SyncsWhole(fd int) bool { return whole[fileSystem(fd)] }
+
+// fileSystem returns the type of the file system of fd, 0 if it is not known.
+func fileSystem(fd int) int64 {
 	var st unix.Statfs_t
-	return unix.Fstatfs(fd, &st) == nil && whole[int64(st.Type)]
+	if unix.Fstatfs(fd, &st) != nil {
+		return 0
+	}
+	return int64(st.Type)
 }
 
 // SyncAll writes the data of all files to disk, several together where the file system can do that.
@@ -42,7 +48,11 @@ func SyncAll(list []*Part) []error {
 	}
 	for _, group := range devices {
 		first := list[group[0]].fd
-		if len(group) >= minTogether && SyncsWhole(first) && unix.Syncfs(first) == nil {
+		fs := fileSystem(first)
+		if fs == unix.TMPFS_MAGIC { // there is no disk
+			continue
+		}
+		if len(group) >= minTogether && whole[fs] && unix.Syncfs(first) == nil {
 			for _, i := range group {
 				errs[i] = list[i].writeError()
 			}

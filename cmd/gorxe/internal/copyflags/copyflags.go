@@ -7,6 +7,7 @@ import (
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/record"
+	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/rftp"
 )
 
@@ -80,6 +81,12 @@ func (f *Flags) Check() error {
 			&f.Pool, &f.Block)
 	}
 	return nil
+}
+
+// OpenDevice opens the device. It does not poll before it sleeps: what polls is the goroutine that
+// waits for blocks; see rftp.Config.Drive.
+func (f *Flags) OpenDevice() (*roce.Device, error) {
+	return f.Device.Open(roce.Auto, roce.WithExpert(roce.Expert{Spin: roce.NoSpin}))
 }
 
 // Config returns the configuration of a connection.

@@ -63,7 +63,7 @@ func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 	if err != nil {
 		return err
 	}
-	dev, err := f.Device.Open(roce.Auto)
+	dev, err := f.OpenDevice()
 	if err != nil {
 		return err
 	}
