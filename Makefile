@@ -9,6 +9,7 @@ SEEDS    ?=
 SIMTIME  ?= 1m
 FUZZTIME ?= 30s
 TIME     ?= 2h
+BUILDFLAGS := -trimpath
 N        ?=
 export CGO_ENABLED ?= 0
 
@@ -17,7 +18,7 @@ export CGO_ENABLED ?= 0
 all: build
 
 build: ## build bin/gorxe, one static binary
-	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gorxe
+	$(GO) build $(BUILDFLAGS) -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN) ./cmd/gorxe
 
 demo: build ## run every operation on a veth pair (as root) or on loopback addresses
 	./$(BIN) demo
