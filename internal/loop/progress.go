@@ -89,9 +89,9 @@ func (l *Loop) steps(s *spinner) {
 	}
 }
 
-// giveWay lets the receiver of bytes that a step has sent run on this processor, if it is on this
-// host. Otherwise the owner would send a few packets in each of the next steps, and the receiver
-// would get them together. Programs that wait for the owner must not get the processor.
+// giveWay yields the processor after a step that sent little, so that a receiver on this host can
+// run. Otherwise the owner would send a few packets in each of the next steps. If programs wait for
+// the owner, it does not yield, because they would poll for a whole time slice.
 func (l *Loop) giveWay(sent uint64) {
 	if l.crowded && sent > 0 && sent < manyBytes && l.guest != nil && l.guest.Busy() {
 		schedYield()

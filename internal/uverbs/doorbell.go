@@ -231,7 +231,7 @@ func (d *Device) Sleeps(crowded bool) bool {
 	return !ok || d.engine.DoorbellPending()
 }
 
-// Busy implements loop.Guest.
+// Busy implements loop.Guest. With many queue pairs it returns false instead of looking at them.
 func (d *Device) Busy() bool {
 	if len(d.queues) > maxScanned {
 		return false

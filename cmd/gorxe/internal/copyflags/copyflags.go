@@ -83,8 +83,8 @@ func (f *Flags) Check() error {
 	return nil
 }
 
-// OpenDevice opens the device. It does not poll before it sleeps: what polls is the goroutine that
-// waits for blocks; see rftp.Config.Drive.
+// OpenDevice opens the device. It does not poll before it sleeps, because the goroutine that waits
+// for blocks polls; see rftp.Config.Drive.
 func (f *Flags) OpenDevice() (*roce.Device, error) {
 	return f.Device.Open(roce.Auto, roce.WithExpert(roce.Expert{Spin: roce.NoSpin}))
 }

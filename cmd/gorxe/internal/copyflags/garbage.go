@@ -19,8 +19,7 @@ const (
 func DelayGarbage() { collectAfter(startPercent) }
 
 // LimitGarbage sets how much garbage the process collects at a time. By default that is as much as
-// the memory in use, of which nearly all are pools, which are no garbage before the end. It must be
-// called when the first connection exists.
+// the memory in use, which is mostly pools. It is called when the process has started.
 func (f *Flags) LimitGarbage() { collectAfter(garbagePercent(f.Pool.Bytes)) }
 
 // garbagePercent returns maxGarbage in percent of the heap with a pool.

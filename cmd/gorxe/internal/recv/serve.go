@@ -36,8 +36,6 @@ type server struct {
 	json  bool
 	once  bool // serve one client
 
-	limitGarbage func()
-
 	mu        sync.Mutex // held while something is printed
 	out, diag io.Writer
 }
@@ -58,8 +56,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := f.check(); err != nil {
 		return err
 	}
-	s := &server{out: out, diag: diag, json: f.JSON, once: f.once || f.dir == standard,
-		limitGarbage: f.LimitGarbage}
+	s := &server{out: out, diag: diag, json: f.JSON, once: f.once || f.dir == standard}
 	s.Server = rdma.Server{Overwrite: f.Replace(), Delete: f.allowDelete, Pull: f.allowPull,
 		Direct: f.Direct, MaxFiles: int64(f.files.N), MaxBytes: f.bytes.Bytes, Failed: s.failed}
 	if s.Token, err = f.ReadToken(); err != nil {
@@ -98,6 +95,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	defer stop()
 	fmt.Fprintf(diag, "%s (%s) receives on RDMA port %d into %s, from %v.\n", f.Device.Iface,
 		s.dev.Info().Datapath, f.Port.N, f.target(), s.peers)
+	f.LimitGarbage()
 	return s.serve(ctx, l)
 }
 
@@ -165,7 +163,6 @@ func (s *server) serve(ctx context.Context, l *rftp.Listener) error {
 		if err != nil {
 			return s.ended(ctx, err)
 		}
-		s.limitGarbage()
 		if !s.once {
 			clients.Go(func() { _, _ = s.client(ctx, c) })
 			continue
