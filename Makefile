@@ -31,10 +31,14 @@ test: ## run all tests (as root, none on veth pairs may be skipped)
 	cd examples/grpc && $(GO) vet ./... && $(GO) test ./...
 	$(GO) run ./.ci/testgate $(PKGS) # last: its closing line is the result
 
-check: ## run gofmt, vet for amd64 and arm64, staticcheck, and the rules of the source tree
+# Packages with assembly or system call numbers of arm64.
+ARM64 := ./frame ./internal/clock ./internal/confine ./internal/fence ./internal/prefetch ./internal/seccomp
+
+check: ## run gofmt, vet, staticcheck, a type check for arm64, and the rules of the source tree
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
-	GOARCH=arm64 $(GO) vet $(PKGS)
+	GOARCH=arm64 $(GO) vet $(ARM64)
+	$(GO) run ./.ci/typecheck arm64 $(PKGS)
 	$(GO) vet -tags interop ./interop/...
 	$(GO) tool staticcheck $(PKGS)
 	$(GO) test -count=1 ./internal/archtest
