@@ -4,9 +4,11 @@ import (
 	"container/list"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -54,6 +56,28 @@ type Handle struct {
 	Dev uint64 // device of the file system
 
 	file *os.File
+	kept atomic.Uint32 // permissions | permKept | permKnown, the latest of SetKept
+}
+
+// Flags beside permissions.
+const (
+	permKept = 1 << (12 + iota)
+	permKnown
+)
+
+// SetKept notes whether files created in the directory with perm got exactly these permissions.
+func (h *Handle) SetKept(perm fs.FileMode, kept bool) {
+	v := uint32(perm) | permKnown
+	if kept {
+		v |= permKept
+	}
+	h.kept.Store(v)
+}
+
+// Kept returns what SetKept has noted about perm. ok is false if it has not.
+func (h *Handle) Kept(perm fs.FileMode) (kept, ok bool) {
+	v := h.kept.Load()
+	return v&permKept != 0, v&^permKept == uint32(perm)|permKnown
 }
 
 // Retry calls a function that makes a system call until no signal interrupts it.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 	"github.com/gorxe/gorxe/internal/filecopy/extent"
 	"github.com/gorxe/gorxe/internal/safefile"
 )
@@ -37,9 +38,8 @@ type Part struct {
 	direct  atomic.Pointer[os.File] // nil: buffered
 	journal *journal                // nil: none
 
-	unnamed bool   // it has no name until Commit
-	at      int    // if unnamed: descriptor of dir
-	dev     uint64 // if unnamed: device of the file system
+	handle *dirs.Handle // of dir, if the file has no name until Commit; otherwise nil
+	perm   fs.FileMode  // with which an unnamed file was created
 }
 
 // Create creates an empty temporary file for the file name. It removes what an earlier run left.
@@ -120,7 +120,7 @@ func (p *Part) removeOld() error {
 // UseDirect lets WriteAt bypass the page cache for blocks that are aligned to 4096 bytes in memory
 // and in the file. It returns an error if the file system cannot do that.
 func (p *Part) UseDirect() error {
-	if p.unnamed {
+	if p.handle != nil {
 		return ErrUnnamed
 	}
 	f, err := p.dir.OpenFile(p.temp, os.O_WRONLY|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
@@ -146,7 +146,7 @@ func (p *Part) WriteAt(data []byte, e extent.Extent) error {
 }
 
 func (p *Part) write(data []byte, offset int64) error {
-	if p.unnamed {
+	if p.handle != nil {
 		return p.writeUnnamed(data, offset)
 	}
 	d := p.direct.Load()
@@ -184,7 +184,7 @@ func (p *Part) Checkpoint() error {
 
 // Attributes sets permissions and modification time.
 func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
-	if p.unnamed {
+	if p.handle != nil {
 		return p.attributesUnnamed(perm, mtime)
 	}
 	if err := p.f.Chmod(perm.Perm()); err != nil {
@@ -197,7 +197,7 @@ func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 // that name, unless keep is set: then it returns ErrExists. The Part is closed if Commit returns
 // nil; otherwise Keep or Discard closes it.
 func (p *Part) Commit(keep bool) error {
-	if p.unnamed {
+	if p.handle != nil {
 		return p.commitUnnamed(keep)
 	}
 	var err error
@@ -227,7 +227,7 @@ func (p *Part) Keep() { p.close() }
 // Discard closes and removes the file.
 func (p *Part) Discard() {
 	// Nothing can be done about errors. A file that remains is replaced by the next run.
-	if !p.unnamed {
+	if p.handle == nil {
 		_ = p.dir.Remove(p.temp)
 	}
 	if p.journal != nil {
@@ -237,7 +237,7 @@ func (p *Part) Discard() {
 }
 
 func (p *Part) close() {
-	if p.unnamed {
+	if p.handle != nil {
 		_ = unix.Close(p.fd)
 		return
 	}

@@ -19,6 +19,9 @@ var whole = map[int64]bool{
 	unix.F2FS_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true,
 }
 
+// HasDisk reports whether the file system of fd has a disk, to which files must be synced.
+func HasDisk(fd int) bool { return fileSystem(fd) != unix.TMPFS_MAGIC }
+
 // SyncsWhole reports whether syncfs writes all files of the file system of fd to disk.
 func SyncsWhole(fd int) bool { return whole[fileSystem(fd)] }
 
@@ -37,8 +40,8 @@ func SyncAll(list []*Part) []error {
 	errs := make([]error, len(list))
 	devices := map[uint64][]int{}
 	for i, p := range list {
-		if p.unnamed {
-			devices[p.dev] = append(devices[p.dev], i)
+		if h := p.handle; h != nil {
+			devices[h.Dev] = append(devices[h.Dev], i)
 			continue
 		}
 		var st unix.Stat_t

@@ -1,13 +1,16 @@
 package part
 
 import (
+	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gorxe/gorxe/internal/filecopy/dirs"
 	"github.com/gorxe/gorxe/internal/safefile"
 )
 
@@ -27,19 +30,22 @@ func shm(t *testing.T) (*os.Root, string) {
 	return dir, path
 }
 
-// unnamed creates a file without a name.
-func unnamed(t *testing.T, dir *os.Root, name string) *Part {
+// handle returns the handle of a directory.
+func handle(t *testing.T, dir *os.Root) *dirs.Handle {
 	t.Helper()
-	d, err := dir.Open(".")
+	c := dirs.NewCache()
+	t.Cleanup(c.Close)
+	h, err := c.Handle(dirs.Top(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = d.Close() })
-	var st unix.Stat_t
-	if err := unix.Fstat(int(d.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	p, err := CreateUnnamed(dir, int(d.Fd()), uint64(st.Dev), name)
+	return h
+}
+
+// unnamed creates a file without a name.
+func unnamed(t *testing.T, dir *os.Root, name string) *Part {
+	t.Helper()
+	p, err := CreateUnnamed(dir, handle(t, dir), name, createPerm)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,8 +55,8 @@ func unnamed(t *testing.T, dir *os.Root, name string) *Part {
 // A small file appears complete under its name, also in place of another one, and leaves no other
 // name. That works with both ways to link a file.
 func TestUnnamed(t *testing.T) {
-	for _, byProc := range []bool{false, true} {
-		notByFD.Store(byProc)
+	for _, failed := range []int32{0, maxByFD} {
+		failedByFD.Store(failed)
 		dir, path := shm(t)
 		for _, old := range []string{"", "old contents", "a temporary file"} {
 			if old != "" {
@@ -77,7 +83,7 @@ func TestUnnamed(t *testing.T) {
 			committed(t, path)
 		}
 	}
-	notByFD.Store(false)
+	failedByFD.Store(0)
 }
 
 // A file that must not be replaced, a directory, and a file that another session writes stay.
@@ -112,5 +118,52 @@ func TestUnnamedKept(t *testing.T) {
 	p.Discard()
 	if list := names(t, path); len(list) != 2 {
 		t.Errorf("names %q, want d and f", list)
+	}
+}
+
+// Files get the permissions that Attributes sets, whatever the umask and the default ACL of the
+// directory have removed when they were created.
+func TestUnnamedPerm(t *testing.T) {
+	for _, tt := range []struct {
+		umask int
+		acl   bool // the directory has a default ACL that permits others and the group nothing
+	}{{umask: 0}, {umask: 0o022}, {umask: 0o777}, {umask: 0, acl: true}} {
+		dir, path := shm(t)
+		if tt.acl {
+			setDefaultACL(t, path)
+		}
+		h := handle(t, dir)
+		umask := unix.Umask(tt.umask)
+		for _, perm := range []fs.FileMode{0o644, 0o644, 0o666, 0o666, 0o400, 0, 0, 0o777, 0o644} {
+			for _, created := range []fs.FileMode{perm, 0o640} {
+				p, err := CreateUnnamed(dir, h, "f", created)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(p.Attributes(perm, id.Mtime), p.Commit(false)); err != nil {
+					t.Fatal(err)
+				}
+				if st, err := dir.Stat("f"); err != nil || st.Mode().Perm() != perm {
+					t.Errorf("umask %#o, ACL %v, created with %v: %v, %v; want %v", tt.umask, tt.acl,
+						created, st.Mode(), err, perm)
+				}
+			}
+		}
+		unix.Umask(umask)
+	}
+}
+
+// setDefaultACL gives a directory a default ACL in which only the owner has permissions.
+func setDefaultACL(t *testing.T, path string) {
+	t.Helper()
+	const version, nobody = 2, 0xffffffff
+	acl := binary.LittleEndian.AppendUint32(nil, version)
+	for _, e := range []struct{ tag, perm uint16 }{{0x01, 7}, {0x04, 0}, {0x20, 0}} {
+		acl = binary.LittleEndian.AppendUint16(acl, e.tag)
+		acl = binary.LittleEndian.AppendUint16(acl, e.perm)
+		acl = binary.LittleEndian.AppendUint32(acl, nobody)
+	}
+	if err := unix.Setxattr(path, "system.posix_acl_default", acl, 0); err != nil {
+		t.Skipf("no ACLs: %v", err)
 	}
 }

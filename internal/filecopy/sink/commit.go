@@ -44,7 +44,13 @@ func (c *committer) start() {
 }
 
 // add adds a file. It waits while too many are open.
-func (c *committer) add(f *file) { c.queue <- f }
+func (c *committer) add(f *file) {
+	if !c.s.disk && f.part.Unnamed() { // on the device of the target directory
+		f.publish(nil)
+		return
+	}
+	c.queue <- f
+}
 
 // close waits until all files are committed.
 func (c *committer) close() {
@@ -76,20 +82,25 @@ func (c *committer) commit(list []*file) {
 	}
 	errs := part.SyncAll(parts)
 	for i, f := range list {
-		err := errs[i]
-		if err == nil {
-			err = f.commit()
-		}
-		switch {
-		case errors.Is(err, part.ErrExists):
-			f.discard()
-			f.skip(record.Exists)
-		case err != nil:
-			// After an error of the disk, nothing that was written can be trusted.
-			f.giveUp(reason(err), errs[i] == nil, whole)
-		default:
-			f.done(f.end.Size)
-		}
+		f.publish(errs[i])
+	}
+}
+
+// publish commits a file whose data was synced with the given result.
+func (f *file) publish(synced error) {
+	err := synced
+	if err == nil {
+		err = f.commit()
+	}
+	switch {
+	case errors.Is(err, part.ErrExists):
+		f.discard()
+		f.skip(record.Exists)
+	case err != nil:
+		// After an error of the disk, nothing that was written can be trusted.
+		f.giveUp(reason(err), synced == nil, whole)
+	default:
+		f.done(f.end.Size)
 	}
 }
 

@@ -160,7 +160,7 @@ func (f *file) create(root *os.Root) (*part.Part, error) {
 			return nil, err
 		}
 		if h.Dev == s.device {
-			p, err := part.CreateUnnamed(root, h.FD, h.Dev, f.Name)
+			p, err := part.CreateUnnamed(root, h, f.Name, fs.FileMode(f.Perm))
 			if !errors.Is(err, part.ErrUnnamed) {
 				return p, err
 			}

@@ -62,18 +62,59 @@ func TestFailedWrites(t *testing.T) {
 	p.Discard()
 }
 
-// A small file has a temporary name if its file system is not synced as a whole at the end.
-func TestTemporaryName(t *testing.T) {
+// shm returns a directory on tmpfs, and its path.
+func shm(t *testing.T) (*os.Root, string) {
+	t.Helper()
 	path, err := os.MkdirTemp("/dev/shm", "gorxe-sink-")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer os.RemoveAll(path)
+	t.Cleanup(func() { _ = os.RemoveAll(path) })
 	root, err := os.OpenRoot(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
+	t.Cleanup(func() { _ = root.Close() })
+	return root, path
+}
+
+// Without a disk, the worker that has written a small file gives it its name: nothing waits for the
+// committers, which do not run here.
+func TestNoDisk(t *testing.T) {
+	root, path := shm(t)
+	s := New(nil, Config{Dir: root, Overwrite: record.Never})
+	defer s.dirs.Close()
+	if err := s.findDevice(); err != nil {
+		t.Fatal(err)
+	}
+	if s.disk {
+		t.Fatal("tmpfs has a disk")
+	}
+	s.begin() // Run goes on
+	for number, data := range []string{"first", "second"} {
+		f := &file{Entry: record.Entry{Number: uint64(number), Kind: record.File, Name: "f",
+			Size: int64(len(data)), Perm: 0o640}, sink: s, dir: s.nodes[0], state: asked}
+		s.files[f.Number] = f
+		f.dir.pending++
+		if err := f.begin(); err != nil {
+			t.Fatal(err)
+		}
+		f.store(&record.Data{CRC: extent.Sum([]byte(data)), Contents: []byte(data)})
+		if f.state != over || len(s.files) > 0 {
+			t.Errorf("file %d is in state %d, want %d", number, f.state, over)
+		}
+	}
+	if got, err := os.ReadFile(path + "/f"); err != nil || string(got) != "first" {
+		t.Errorf("the file has %q, %v", got, err)
+	}
+	if s.sum.Stored != 1 || s.sum.Skipped != 1 {
+		t.Errorf("%+v, want one file stored and one skipped", s.sum)
+	}
+}
+
+// A small file has a temporary name if its file system is not synced as a whole at the end.
+func TestTemporaryName(t *testing.T) {
+	root, path := shm(t)
 	for _, c := range []struct {
 		name           string
 		whole, another bool // the file is on another device than the target directory

@@ -64,6 +64,7 @@ type Sink struct {
 	ctx     context.Context // of Run
 	device  uint64          // of the target directory
 	whole   bool            // its file system can be synced as a whole
+	disk    bool            // and has a disk
 
 	received atomic.Int64 // bytes of files
 

@@ -227,6 +227,7 @@ func (s *Sink) findDevice() error {
 	}
 	defer d.Close()
 	s.device, s.whole = device(d), part.SyncsWhole(int(d.Fd()))
+	s.disk = part.HasDisk(int(d.Fd()))
 	return nil
 }
 
