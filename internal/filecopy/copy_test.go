@@ -276,8 +276,14 @@ func TestOverwrite(t *testing.T) {
 					os.Chtimes(filepath.Join(j.to, name), now.Add(age), now.Add(age)))
 			}
 			write(t, j.from+"/new", 10, 1)
+			must(t, os.Mkdir(j.from+"/dir", 0o700), os.Mkdir(j.to+"/dir", 0o755))
 			j.sink.Overwrite = c.mode
 			j.ok()
+			dir, err := os.Stat(j.to + "/dir")
+			must(t, err)
+			if kept := dir.Mode().Perm() == 0o755; kept != (c.mode == record.Never) {
+				t.Errorf("the mode of the existing directory is %v", dir.Mode())
+			}
 			sameFile(t, j.from+"/new", j.to+"/new")
 			for _, name := range []string{"older", "newer", "same", "size"} {
 				data, err := os.ReadFile(filepath.Join(j.to, name))

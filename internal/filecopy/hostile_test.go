@@ -276,8 +276,9 @@ func TestHostileLinks(t *testing.T) {
 	}
 }
 
-// A source cannot make the sink remember too much, or go too deep.
+// A source cannot make the sink remember too much, or go too deep, and must read its answers.
 func TestHostileFlood(t *testing.T) {
+	const unknown = 99
 	for name, c := range map[string]struct {
 		parent func(n uint64) uint64
 		kind   record.Kind
@@ -285,17 +286,20 @@ func TestHostileFlood(t *testing.T) {
 	}{
 		"directories": {func(uint64) uint64 { return 0 }, record.Dir, "65536"},
 		"depth":       {func(n uint64) uint64 { return n - 1 }, record.Dir, "2048"},
+		"answers":     {func(uint64) uint64 { return 0 }, unknown, "65536"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHostile(t, sink.Config{DryRun: true})
-			go h.drain()
+			if c.kind != unknown {
+				go h.drain()
+			}
 			go func() {
 				var block []byte
-				for n := uint64(1); n < 1<<17; n++ {
+				for n := uint64(1); n < 1<<18; n++ {
 					e := record.Entry{Number: n, Parent: c.parent(n), Kind: c.kind,
 						Name: strings.Repeat("d", int(n%7)+1)}
 					block = record.AppendEntry(block, &e)
-					if len(block) > 60<<10 || n == 1<<17-1 {
+					if len(block) > 60<<10 || n == 1<<18-1 {
 						h.send(h.records, 0, block)
 						block = nil
 					}

@@ -2,6 +2,7 @@ package filecopy_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -21,6 +22,9 @@ func writeTo(t *testing.T, o filecopytest.Options, out *limited, paths ...string
 	o.BlockSize = 64 << 10
 	a, b := filecopytest.New(o)
 	defer a.Close(nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	out.cancel = cancel
 	failed := map[string]string{}
 	c := source.Config{Failed: func(path string, err error) { failed[path] = err.Error() }}
 	for _, name := range paths {
@@ -37,7 +41,7 @@ func writeTo(t *testing.T, o filecopytest.Options, out *limited, paths ...string
 			a.Close(err)
 		}
 	}()
-	sum, err := sink.Write(t.Context(), b, out)
+	sum, err := sink.Write(ctx, b, out, out.maxBytes)
 	if err != nil && sum.Failed == 0 {
 		b.Close(err)
 	}
@@ -49,14 +53,23 @@ func writeTo(t *testing.T, o filecopytest.Options, out *limited, paths ...string
 type limited struct {
 	bytes.Buffer
 
-	max int
+	max      int
+	maxBytes int64                   // of sink.Write
+	stopAt   int                     // length from which on cancel is called
+	cancel   context.CancelCauseFunc // set by writeTo
 }
 
-var errFull = errors.New("the reader has gone")
+var (
+	errFull    = errors.New("the reader has gone")
+	errStopped = errors.New("interrupted")
+)
 
 func (l *limited) Write(b []byte) (int, error) {
 	if l.max > 0 && l.Len()+len(b) > l.max {
 		return 0, errFull
+	}
+	if l.stopAt > 0 && l.Len() >= l.stopAt {
+		l.cancel(errStopped)
 	}
 	return l.Buffer.Write(b)
 }
@@ -113,5 +126,30 @@ func TestWriterErrors(t *testing.T) {
 	}}
 	if _, _, err = writeTo(t, damage, new(limited), dir+"/a"); !errors.Is(err, sink.ErrChecksum) {
 		t.Errorf("damaged data: %v, want ErrChecksum", err)
+	}
+}
+
+// A file that is too long is refused before it is written, and a hole does not keep the sink from
+// ending.
+func TestWriterLimits(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir+"/large", 3_000_000, 3)
+	f, err := os.Create(dir + "/sparse")
+	must(t, err, f.Truncate(1<<40), f.Close())
+	for _, c := range []struct {
+		name string
+		out  limited
+		want error
+		most int
+	}{
+		{"large", limited{maxBytes: 3_000_000}, nil, 3_000_000},
+		{"large", limited{maxBytes: 2_999_999}, sink.ErrLimit, 0},
+		{"sparse", limited{maxBytes: 1 << 30}, sink.ErrLimit, 0},
+		{"sparse", limited{stopAt: 1 << 20}, errStopped, 2 << 20},
+	} {
+		_, _, err := writeTo(t, filecopytest.Options{}, &c.out, dir+"/"+c.name)
+		if !errors.Is(err, c.want) || c.out.Len() > c.most {
+			t.Errorf("%s: %v, %d bytes written; want %v", c.name, err, c.out.Len(), c.want)
+		}
 	}
 }

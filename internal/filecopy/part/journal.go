@@ -63,7 +63,7 @@ type journal struct {
 	f      *os.File
 	n      uint32 // records
 	seed   uint32 // CRC of the header
-	broken bool
+	broken error
 	inDir  bool // the names of journal and part are on disk
 }
 
@@ -107,11 +107,11 @@ func (p *Part) newJournal(id Identity, have []extent.Extent) (*journal, error) {
 		j.record(recordSync, uint64(j.n), 0, 0)
 		// The old journal is replaced, so the new one must be on disk before.
 		if err := unix.Fdatasync(int(f.Fd())); err != nil {
-			j.broken = true
+			j.broken = err
 		}
 	}
-	if j.broken {
-		err = errJournal
+	if j.broken != nil {
+		err = fmt.Errorf("%w: %w", errJournal, j.broken)
 	} else {
 		err = p.dir.Rename(temp, temporary(p.name, journalSuffix))
 	}
@@ -166,11 +166,11 @@ func (j *journal) record(kind uint32, a, b uint64, crc uint32) {
 }
 
 func (j *journal) append(b []byte) {
-	if j.broken {
+	if j.broken != nil {
 		return
 	}
 	if _, err := j.f.Write(b); err != nil {
-		j.broken = true // what follows an incomplete record would not be found
+		j.broken = err // what follows an incomplete record would not be found
 	}
 }
 

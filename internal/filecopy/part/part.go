@@ -39,7 +39,8 @@ type Part struct {
 	journal *journal                // nil: none
 
 	handle *dirs.Handle // of dir, if the file has no name until Commit; otherwise nil
-	perm   fs.FileMode  // with which an unnamed file was created
+	perm   fs.FileMode  // with which an unnamed file was created, or that Commit sets
+	final  bool         // Commit sets perm
 }
 
 // Create creates an empty temporary file for the file name. It removes what an earlier run left.
@@ -182,14 +183,13 @@ func (p *Part) Checkpoint() error {
 	return nil
 }
 
-// Attributes sets permissions and modification time.
+// Attributes sets permissions and modification time. A temporary file gets the permissions in
+// Commit: they may not permit this process to open it, if it is to be resumed.
 func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 	if p.handle != nil {
 		return p.attributesUnnamed(perm, mtime)
 	}
-	if err := p.f.Chmod(perm.Perm()); err != nil {
-		return err
-	}
+	p.perm, p.final = perm.Perm(), true
 	return p.dir.Chtimes(p.temp, time.Time{}, mtime)
 }
 
@@ -199,6 +199,11 @@ func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 func (p *Part) Commit(keep bool) error {
 	if p.handle != nil {
 		return p.commitUnnamed(keep)
+	}
+	if p.final {
+		if err := p.f.Chmod(p.perm); err != nil {
+			return err
+		}
 	}
 	var err error
 	if keep {

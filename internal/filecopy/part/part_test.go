@@ -481,3 +481,34 @@ func TestDirect(t *testing.T) {
 		t.Errorf("the temporary file remains: %v", err)
 	}
 }
+
+// Until Commit, the owner can open a temporary file whatever permissions the file will have.
+func TestAttributesLate(t *testing.T) {
+	for _, perm := range []fs.FileMode{0, 0o444} {
+		dir, path := root(t)
+		for range 2 { // the second run resumes
+			p, _, err := Resume(dir, "f", id, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Attributes(perm, id.Mtime); err != nil {
+				t.Fatal(err)
+			}
+			if st, err := dir.Stat(p.temp); err != nil || st.Mode() != createPerm {
+				t.Errorf("before Commit: %v, %v", st.Mode(), err)
+			}
+			p.Keep()
+		}
+		p, _, err := Resume(dir, "f", id, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(p.Attributes(perm, id.Mtime), p.Commit(false)); err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(filepath.Join(path, "f"))
+		if err != nil || st.Mode() != perm || !st.ModTime().Equal(id.Mtime) {
+			t.Errorf("after Commit: %v, %v, %v; want %v", st.Mode(), st.ModTime(), err, perm)
+		}
+	}
+}

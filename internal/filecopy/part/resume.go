@@ -5,6 +5,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/filecopy/extent"
 	"github.com/gorxe/gorxe/internal/safefile"
 )
@@ -31,8 +33,8 @@ func Resume(dir *os.Root, name string, id Identity, limit int) (*Part, []extent.
 	if err == nil {
 		return p, have, nil
 	}
-	if errors.Is(err, ErrBusy) {
-		return nil, nil, err
+	if errors.Is(err, ErrBusy) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return nil, nil, err // what the earlier run has left stays for a run with enough space
 	}
 	if p, err = Create(dir, name); err != nil {
 		return nil, nil, err

@@ -123,7 +123,7 @@ func (c *Client) PullTo(
 		err = c.conn.Grant()
 	}
 	if err == nil {
-		sum, err = sink.Write(ctx, newConn(c.conn), out)
+		sum, err = sink.Write(ctx, newConn(c.conn), out, 0)
 	}
 	return sum, c.received(ctx, err)
 }

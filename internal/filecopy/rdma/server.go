@@ -128,7 +128,7 @@ func (s *Server) push(ctx context.Context, c *rftp.Conn, o *filecopy.Offer, r *R
 	}
 	r.Accepted = true
 	if s.Stdout != nil {
-		r.Sum, err = sink.Write(ctx, newConn(c), s.Stdout)
+		r.Sum, err = sink.Write(ctx, newConn(c), s.Stdout, s.MaxBytes)
 	} else {
 		r.Sum, err = sink.New(newConn(c), cfg).Run(ctx)
 	}

@@ -53,6 +53,7 @@ type file struct {
 	small   bool            // its contents arrive as one record
 	set     extent.Set      // what was written
 	writing int             // writes in progress
+	broken  bool            // a write has failed: err will be set
 	end     *record.End     // nil: more blocks come
 	err     error           // set once; then the part is closed after the last write
 	keep    bool            // leave the part for a later run
@@ -305,6 +306,7 @@ func (s *Sink) account(f *file, n int64) error {
 func (f *file) written(err error) {
 	f.mu.Lock()
 	f.writing--
+	f.broken = f.broken || err != nil // at once: others see no write in progress now
 	f.mu.Unlock()
 	if err != nil {
 		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
@@ -340,7 +342,7 @@ func (f *file) advance() {
 	if f.err != nil {
 		f.closePart()
 	}
-	if f.err != nil || f.writing > 0 || f.end == nil || !f.closed || f.state != asked {
+	if f.err != nil || f.broken || f.writing > 0 || f.end == nil || !f.closed || f.state != asked {
 		f.mu.Unlock()
 		return
 	}
@@ -377,13 +379,19 @@ func (f *file) checkpoint() {
 	f.since = f.set.Bytes()
 	f.writing++ // the part stays open
 	p := f.part
-	f.sink.checks.Go(func() {
-		err := p.Checkpoint()
-		f.mu.Lock()
-		f.syncing, f.last = false, time.Now()
-		f.mu.Unlock()
-		f.written(err)
-	})
+	f.sink.checks.Go(func() { f.checkpointed(p.Checkpoint()) })
+}
+
+// checkpointed ends a checkpoint. Its error means that data was lost. The kernel reports that only
+// once, so a later run would trust the data.
+func (f *file) checkpointed(err error) {
+	f.mu.Lock()
+	f.syncing, f.last = false, time.Now()
+	f.mu.Unlock()
+	if err != nil {
+		f.fail(reason(err), false)
+	}
+	f.written(nil)
 }
 
 // fail gives up a file that is not complete. keep leaves what was stored for a later run.
@@ -467,6 +475,9 @@ func (s *Sink) forget(f *file) {
 	defer s.mu.Unlock()
 	s.busy++
 	delete(s.files, f.Number)
+	if f.opened {
+		s.sending--
+	}
 	if n := f.dir; n.released() {
 		s.mu.Unlock()
 		s.leaveDir(n)

@@ -1,8 +1,10 @@
 package sink
 
 import (
+	"bytes"
 	"errors"
 	"os"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -109,6 +111,135 @@ func TestNoDisk(t *testing.T) {
 	}
 	if s.sum.Stored != 1 || s.sum.Skipped != 1 {
 		t.Errorf("%+v, want one file stored and one skipped", s.sum)
+	}
+}
+
+// stub is a connection that is told which sessions end.
+type stub struct{ filecopy.Conn }
+
+func (stub) Refuse(uint32, string) {}
+
+// running returns a Sink on tmpfs whose committers run.
+func running(t *testing.T) (s *Sink, path string) {
+	t.Helper()
+	root, path := shm(t)
+	s = New(stub{}, Config{Dir: root})
+	if err := s.findDevice(); err != nil {
+		t.Fatal(err)
+	}
+	s.commits.start()
+	s.begin() // Run goes on
+	t.Cleanup(func() {
+		s.commits.close()
+		s.dirs.Close()
+	})
+	return s, path
+}
+
+// sent returns a file that the source sends.
+func sent(s *Sink, size int64) *file {
+	f := &file{Entry: record.Entry{Number: 1, Kind: record.File, Name: "f", Size: size, Perm: 0o644},
+		sink: s, dir: s.nodes[0], state: asked}
+	s.files[1] = f
+	f.dir.pending++
+	return f
+}
+
+// together calls functions in goroutines and waits for them.
+func together(list ...func()) {
+	var wg sync.WaitGroup
+	for _, f := range list {
+		wg.Go(f)
+	}
+	wg.Wait()
+}
+
+// A file whose last write fails gets no name, even if other workers end at that moment.
+func TestLastWriteFails(t *testing.T) {
+	s, path := running(t)
+	data := bytes.Repeat([]byte{7}, 4096)
+	for range 20_000 {
+		f := sent(s, int64(len(data)))
+		e := extent.Extent{Length: f.Size, CRC: extent.Sum(data)}
+		f.mu.Lock()
+		err := errors.Join(f.open(), f.set.Add(e))
+		f.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			f.hold()
+		}
+		together(func() { f.written(unix.ENOSPC) }, f.leave,
+			func() { f.finish(&record.End{Number: 1, Size: f.Size, Data: f.Size, CRC: e.CRC}) })
+		if names, err := os.ReadDir(path); err != nil || len(names) > 0 {
+			t.Fatalf("%v, %v, want no file", names, err)
+		}
+	}
+}
+
+// The same if the file cannot be opened, because another session writes it.
+func TestOpenFails(t *testing.T) {
+	s, _ := running(t)
+	other, err := part.Create(s.c.Dir, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Discard()
+	for range 5_000 {
+		f := sent(s, minResume)
+		f.Sparse = true
+		f.hold()
+		f.hold()
+		together(f.leave, func() {
+			f.finish(&record.End{Number: 1, Size: f.Size, CRC: extent.Zeros(f.Size)})
+		})
+		if f.err == nil {
+			t.Fatal("the file has no error")
+		}
+	}
+}
+
+// After a failed checkpoint, nothing that was written is trusted.
+func TestCheckpointFails(t *testing.T) {
+	s, _ := running(t)
+	for _, failed := range []error{nil, unix.EIO} {
+		f := sent(s, minResume)
+		data := make([]byte, 1<<20)
+		f.hold()
+		f.write(&filecopy.Block{Data: data, Len: len(data), CRC: extent.Sum(data)})
+		f.hold()
+		f.checkpointed(failed)
+		if failed == nil {
+			f.abandon() // the connection has ended
+		}
+		p, have, err := part.Resume(s.c.Dir, "f", f.identity(), record.MaxHave)
+		if err != nil || len(have) > 0 == (failed != nil) {
+			t.Errorf("after a checkpoint with error %v, Resume() = %v, %v", failed, have, err)
+		}
+		p.Discard()
+	}
+}
+
+// A source cannot make the sink open files without an end.
+func TestMaxSending(t *testing.T) {
+	s := New(stub{}, Config{})
+	s.most = 3
+	for i := range uint64(4) {
+		s.files[i+1] = &file{Entry: record.Entry{Number: i + 1}, sink: s, dir: s.nodes[0], state: asked}
+		s.last = i + 1
+		err := s.opened(&filecopy.Ready{Session: uint32(i), Param: i + 1})
+		if over := i == 3; errors.Is(err, record.ErrFormat) != over {
+			t.Errorf("session %d: %v", i, err)
+		}
+	}
+	s.begin()
+	for _, f := range s.files {
+		f.dir.pending++
+		s.forget(f)
+	}
+	if s.sending != 0 {
+		t.Errorf("%d files are counted when all are finished", s.sending)
 	}
 }
 

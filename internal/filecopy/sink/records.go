@@ -101,7 +101,7 @@ func (s *Sink) entry(e *record.Entry, t *batch) error {
 	case n == nil || n.left:
 		return fmt.Errorf("%w: an entry of directory %d, which has ended", record.ErrFormat,
 			e.Parent)
-	case len(s.files) >= maxPending || len(s.nodes) >= maxDirs:
+	case len(s.files) >= maxPending || len(s.nodes) >= maxDirs || s.answers.tooMany():
 		return fmt.Errorf("%w: more than %d entries without an answer", record.ErrFormat,
 			maxPending)
 	}

@@ -22,6 +22,11 @@ const (
 	maxPending = 1 << 16
 	// maxDirs is the number of directories that the source has not left, or that wait for files.
 	maxDirs = 1 << 16
+	// Bounds of the number of large files that are not finished, and the fraction of the process's
+	// descriptors: each of them is open.
+	sendingParts = 2
+	minSending   = 256
+	maxSending   = 8192
 )
 
 // ErrLimit means that the source wants to send more than the sink accepts.
@@ -75,6 +80,8 @@ type Sink struct {
 	nodes    map[uint64]*node // directories
 	files    map[uint64]*file // files that are not finished
 	sessions map[uint32]*file // of files with blocks of their own
+	sending  int              // files that have had a session and are not finished
+	most     int              // the largest number of them
 	records  uint32           // the session of records
 	begun    bool             // records is set
 	order    order            // of the blocks of records
@@ -106,6 +113,7 @@ func New(conn filecopy.Conn, c Config) *Sink {
 	s := &Sink{c: c, conn: conn, dirs: dirs.NewCache(), answers: newAnswers(),
 		tasks: make(chan func(), 2*workers), nodes: map[uint64]*node{},
 		files: map[uint64]*file{}, sessions: map[uint32]*file{},
+		most:     dirs.Descriptors(sendingParts, minSending, maxSending),
 		finished: make(chan struct{})}
 	s.nodes[0] = newTop(c.Dir)
 	s.commits = newCommitter(s)
@@ -279,6 +287,10 @@ func (s *Sink) opened(r *filecopy.Ready) error {
 	if f == nil || !f.begun(r.Session) { // it has failed while the source began to send it
 		s.sessions[r.Session] = nil
 		s.conn.Refuse(r.Session, "the file is not wanted any more")
+		return nil
+	}
+	if s.sending++; s.sending > s.most {
+		return fmt.Errorf("%w: more than %d files at a time", record.ErrFormat, s.most)
 	}
 	return nil
 }

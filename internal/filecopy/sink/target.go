@@ -14,6 +14,9 @@ import (
 // dirPerm is the mode of directories that no entry describes, before the umask.
 const dirPerm = 0o755
 
+// ErrTarget means that files cannot be stored in the target that the user has named.
+var ErrTarget = errors.New("target")
+
 // tree is what Target needs of a file system. *os.Root implements it.
 type tree interface {
 	Stat(name string) (fs.FileInfo, error)
@@ -49,7 +52,7 @@ func LocalTarget(name string, single, dryRun bool) (dir *os.Root, rename string,
 func target(files tree, clean string, single, dryRun bool) (dir *os.Root, rename string,
 	err error) {
 	fail := func(err error) (*os.Root, string, error) {
-		return nil, "", fmt.Errorf("target %q: %w", clean, reason(err))
+		return nil, "", fmt.Errorf("%w %q: %w", ErrTarget, clean, reason(err))
 	}
 	info, err := files.Stat(clean)
 	switch {

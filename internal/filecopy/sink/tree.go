@@ -176,6 +176,12 @@ func (s *Sink) setAttributes(n *node) error {
 	if err := s.syncDir(root); err != nil {
 		return err
 	}
+	if !n.made && s.c.Overwrite == record.Never {
+		if n.opened {
+			return root.Chmod(".", n.perm)
+		}
+		return nil
+	}
 	err = root.Chtimes(".", time.Time{}, n.Mtime)
 	// The permissions come last: without search permission, the time cannot be set.
 	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/extent"
@@ -19,8 +20,9 @@ var zeros [64 << 10]byte
 
 // writer writes one file to an io.Writer.
 type writer struct {
-	conn filecopy.Conn
-	out  io.Writer
+	conn  filecopy.Conn
+	out   io.Writer
+	limit int64 // bytes
 
 	records   order
 	recordsID uint32
@@ -43,9 +45,14 @@ type writer struct {
 
 // Write writes the first file or stream that a source sends to out, in order. A block is written
 // when its checksum was verified; that of the whole file is verified at the end. Other entries are
-// refused.
-func Write(ctx context.Context, conn filecopy.Conn, out io.Writer) (record.Summary, error) {
-	w := &writer{conn: conn, out: out}
+// refused. maxBytes limits the size of the file; 0: there is no limit. When ctx ends, a call of
+// out.Write that waits goes on.
+func Write(ctx context.Context, conn filecopy.Conn, out io.Writer, maxBytes int64) (record.Summary,
+	error) {
+	w := &writer{conn: conn, out: out, limit: math.MaxInt64}
+	if maxBytes > 0 {
+		w.limit = maxBytes
+	}
 	defer func() {
 		w.records.drop(conn)
 		w.blocks.drop(conn)
@@ -176,6 +183,11 @@ func (w *writer) announced(ctx context.Context, e *record.Entry) error {
 			Text: errOneFile.Error()})
 	}
 	w.entry = e
+	if e.Kind == record.File {
+		if err := w.check(e.Size); err != nil {
+			return err
+		}
+	}
 	return w.answer(ctx, &record.Answer{Number: e.Number, Verdict: record.Want})
 }
 
@@ -192,7 +204,10 @@ func (w *writer) write(ctx context.Context, offset int64, data []byte) error {
 		return fmt.Errorf("%w: a block at offset %d after one that ends at %d", record.ErrFormat,
 			offset, w.at)
 	}
-	err := w.skip(offset - w.at)
+	if err := w.check(offset + int64(len(data))); err != nil {
+		return err
+	}
+	err := w.skip(ctx, offset-w.at)
 	if err == nil {
 		_, err = w.out.Write(data)
 	}
@@ -204,11 +219,25 @@ func (w *writer) write(ctx context.Context, offset int64, data []byte) error {
 	return nil
 }
 
+// check returns an error if the file may not have n bytes.
+func (w *writer) check(n int64) error {
+	switch {
+	case n < 0 || w.entry.Kind == record.File && n > w.entry.Size:
+		return fmt.Errorf("%w: the file ends at %d", record.ErrFormat, n)
+	case n > w.limit:
+		return fmt.Errorf("%w: the receiver accepts at most %d bytes at a time", ErrLimit, w.limit)
+	}
+	return nil
+}
+
 // skip writes n zeros.
-func (w *writer) skip(n int64) error {
+func (w *writer) skip(ctx context.Context, n int64) error {
 	w.crc = extent.Combine(w.crc, extent.Zeros(n), n)
 	w.at += n
 	for n > 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		k, err := w.out.Write(zeros[:min(n, int64(len(zeros)))])
 		if err != nil {
 			return err
@@ -227,7 +256,10 @@ func (w *writer) advance(ctx context.Context) error {
 		return w.finish(ctx, fmt.Errorf("%w: %d bytes instead of %d", record.ErrFormat, w.at,
 			w.end.Size))
 	}
-	if err := w.skip(w.end.Size - w.at); err != nil {
+	if err := w.check(w.end.Size); err != nil {
+		return err
+	}
+	if err := w.skip(ctx, w.end.Size-w.at); err != nil {
 		return w.finish(ctx, err)
 	}
 	if w.crc != w.end.CRC {
@@ -238,6 +270,9 @@ func (w *writer) advance(ctx context.Context) error {
 
 // finish ends the file.
 func (w *writer) finish(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	w.over, w.err = true, err
 	a := record.Answer{Number: w.entry.Number, Verdict: record.Done}
 	if err != nil {

@@ -149,7 +149,8 @@ func TestRetries(t *testing.T) {
 func TestLimited(t *testing.T) {
 	full := &rftp.AbortError{Text: sink.ErrLimit.Error() + ": the receiver accepts less"}
 	for err, want := range map[error]bool{full: false, sink.ErrLimit: false, rftp.ErrLost: true,
-		&rftp.AbortError{Text: "no space left"}: true} {
+		fmt.Errorf("%w \"dir\"", sink.ErrTarget): false,
+		&rftp.AbortError{Text: "no space left"}:  true} {
 		if got := temporary(err); got != want {
 			t.Errorf("temporary(%v) = %v, want %v", err, got, want)
 		}

@@ -240,7 +240,8 @@ func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error
 // temporary reports whether the same command may succeed after an error.
 func temporary(err error) bool {
 	return err != nil && !errors.Is(err, source.ErrFailed) && !errors.Is(err, filecopy.ErrToken) &&
-		!errors.Is(err, filecopy.ErrRefused) && !limited(err) && cli.Status(err) != cli.StatusUsage
+		!errors.Is(err, filecopy.ErrRefused) && !errors.Is(err, sink.ErrTarget) && !limited(err) &&
+		cli.Status(err) != cli.StatusUsage
 }
 
 // limited reports whether an error means that the receiver does not accept so much.
