@@ -3,6 +3,7 @@ package service
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"net"
@@ -169,6 +170,20 @@ func TestKeptSocket(t *testing.T) {
 	}
 	eventually(t, "the slot is released", func() bool { return !s.inUse(bad.slot) })
 	check(30)
+}
+
+// The text of a will may be much longer than the frame: base64 ignores line breaks.
+func TestWillMemory(t *testing.T) {
+	var m message
+	b := `{"op":"will","key":1,"frame":"AAAA` + strings.Repeat(`\n`, 30_000) + `"}`
+	if err := json.Unmarshal([]byte(b), &m); err != nil {
+		t.Fatal(err)
+	}
+	var w wills
+	w.set(m.Key, m.Frame)
+	if f := w[m.Key]; len(f) != 3 || cap(f) > 64 {
+		t.Errorf("a frame of %d bytes takes %d, want 3", len(f), cap(f))
+	}
 }
 
 // The service sends the will of a program that has died to IPv4 and IPv6 addresses, and ignores one

@@ -218,7 +218,7 @@ func dontMerge(fd int) error { return unix.SetsockoptInt(fd, unix.SOL_UDP, unix.
 func (s *Server) closeSocket(slot uint8, a netip.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if g := s.groups[a]; g != nil && !s.closed {
+	if g := s.groups[a]; g != nil && !s.closed && g.find(slot) != nil {
 		g.close(slot)
 		s.sweep()
 	}

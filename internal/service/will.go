@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"net/netip"
 	"time"
 
@@ -24,7 +25,7 @@ func (w *wills) set(key uint32, b []byte) {
 		*w = wills{}
 	}
 	if _, ok := (*w)[key]; len(b) <= maxFrame && (ok || len(*w) < maxWills) {
-		(*w)[key] = b
+		(*w)[key] = bytes.Clone(b) // the decoder of JSON may have allocated much more
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	maxIDs     = 1 << 15 // of all files; librdmacm supports handles up to 1<<16 - 1
 	maxWaiters = 1 << 10 // threads of a file that wait for an event
 	maxGroups  = 1 << 8  // multicast groups of an ID
+	maxEvents  = 1 << 16 // of a file, that the program has not read, when it asks for more
 	maxBacklog = 1 << 10 // requests to a listener that wait for an answer
 )
 

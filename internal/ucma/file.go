@@ -151,14 +151,24 @@ func (f *File) signal() {
 		_, err := unix.Write(f.fd, []byte{1})
 		f.raised = err == nil
 	default:
-		b := make([]byte, 64) // the program may have written to the pipe
-		for {
-			if n, err := unix.Read(f.fd, b); err != nil || n < len(b) {
-				break
-			}
-		}
-		f.raised = false
+		f.raised = !f.drain()
 	}
+}
+
+// maxDrain is the number of reads that empty the pipe. The program may write to it faster than it is
+// read.
+const maxDrain = 16
+
+// drain empties the pipe. It returns false if the program has written too much; then the file stays
+// readable. Owner only.
+func (f *File) drain() bool {
+	b := make([]byte, 4096)
+	for range maxDrain {
+		if n, err := unix.Read(f.fd, b); err != nil || n < len(b) {
+			return true
+		}
+	}
+	return false
 }
 
 // take removes and encodes the oldest event. It counts as reported. Owner only.

@@ -236,6 +236,9 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 		dst.Addr().IsUnspecified() {
 		return nil, syscall.EINVAL
 	}
+	if len(i.file.events) >= maxEvents { // each call causes one
+		return nil, syscall.ENOMEM
+	}
 	if !i.bound {
 		if !src.IsValid() {
 			src = netip.AddrPortFrom(netip.IPv4Unspecified(), src.Port())
