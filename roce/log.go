@@ -193,7 +193,7 @@ func (g *logger) opened(d *Device) {
 		addrs = append(addrs, e.Addr.String())
 	}
 	g.line(slog.LevelInfo, netip.Addr{}, "device opened", slog.String("device", i.Name),
-		slog.String("datapath", i.Datapath), slog.Any("mac", i.MAC), slog.Int("mtu", i.MTU),
+		slog.String("datapath", i.Datapath), slog.String("mac", i.MAC.String()), slog.Int("mtu", i.MTU),
 		slog.Int("path_mtu", int(i.ActiveMTU)), slog.Any("addresses", addrs),
 		slog.String("progress", i.Progress.String()))
 	if i.Note != "" {

@@ -2,6 +2,7 @@ package device
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -143,6 +144,9 @@ func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device,
 	}
 	if err := f.GIDIndex.check(dev); err != nil {
 		return nil, errors.Join(err, dev.Close())
+	}
+	if i := dev.Info(); i.Port == roce.PortUDP.String() && i.Service == "" {
+		WarnXDP(os.Stderr, i.Name)
 	}
 	return dev, nil
 }

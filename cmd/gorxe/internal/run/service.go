@@ -171,6 +171,7 @@ func startService(ctx context.Context, diag io.Writer, name, path string) error 
 	_ = cmd.Wait() // it has started the service, or reported an error
 	switch answer := string(text); {
 	case answer == ready && err == nil:
+		device.WarnXDP(diag, name)
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("start a node service: %w", context.Cause(ctx))
