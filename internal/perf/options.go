@@ -101,7 +101,9 @@ func (o *Options) checkCombination(fs *pflag.FlagSet, op *Operation) error {
 		return errors.New("-a runs a number of iterations: do not use -D with it")
 	case fs.Changed("duration") && fs.Changed("iters"):
 		return errors.New("-D runs for a time and -n for a number of messages: use only one of them")
-	case o.Infinite && (op.Latency || o.All || fs.Changed("iters")):
+	case o.Infinite && op.Latency:
+		return errors.New("--run_infinitely measures bandwidth: do not use it with a latency test")
+	case o.Infinite && (o.All || fs.Changed("iters")):
 		return errors.New("--run_infinitely measures bandwidth with one size: do not use -a or -n with it")
 	case op.Latency && fs.Changed("tx-depth"):
 		return errors.New("a latency test has one outstanding message: do not use -t")

@@ -155,8 +155,8 @@ func (f *File) signal() {
 	}
 }
 
-// maxDrain is the number of reads that empty the pipe. The program may write to it faster than it is
-// read.
+// maxDrain is the number of reads that empty the pipe. The program may write to it faster than it
+// is read.
 const maxDrain = 16
 
 // drain empties the pipe. It returns false if the program has written too much; then the file stays

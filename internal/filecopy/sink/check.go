@@ -140,7 +140,7 @@ func (s *Sink) want(f *file) {
 			s.c.MaxBytes), true)
 		return
 	}
-	err := f.prepare()
+	err := s.explain(f, f.prepare())
 	if errors.Is(err, part.ErrBusy) {
 		s.begin()
 		s.waits.Go(func() {
@@ -150,6 +150,22 @@ func (s *Sink) want(f *file) {
 		return
 	}
 	s.ask(f, err)
+}
+
+// explain replaces part.ErrBusy if the source itself sends two files of the same name to a
+// directory.
+func (s *Sink) explain(f *file, err error) error {
+	if !errors.Is(err, part.ErrBusy) {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, other := range s.files {
+		if other != f && other.dir == f.dir && other.Name == f.Name {
+			return fmt.Errorf("two sources have the name %q", f.Name)
+		}
+	}
+	return err
 }
 
 // await waits until another session has ended that writes the same file. Often it is the session of

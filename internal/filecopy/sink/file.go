@@ -309,6 +309,7 @@ func (f *file) written(err error) {
 	f.broken = f.broken || err != nil // at once: others see no write in progress now
 	f.mu.Unlock()
 	if err != nil {
+		err = f.sink.explain(f, err)
 		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
 		f.fail(reason(err), !protocol)
 	}

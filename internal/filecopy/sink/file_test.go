@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
@@ -197,6 +198,23 @@ func TestOpenFails(t *testing.T) {
 		if f.err == nil {
 			t.Fatal("the file has no error")
 		}
+	}
+}
+
+// A source that sends two files of the same name gets to know that.
+func TestTwice(t *testing.T) {
+	s, _ := running(t)
+	for i := range uint64(2) {
+		f := sent(s, minResume)
+		s.files[i+10] = f
+		f.mu.Lock()
+		err := f.open()
+		f.mu.Unlock()
+		if got := s.explain(f, err); i == 1 && (!errors.Is(err, part.ErrBusy) ||
+			!strings.Contains(got.Error(), `two sources have the name "f"`)) {
+			t.Errorf("open() = %v, explain() = %v", err, got)
+		}
+		defer f.abandon()
 	}
 }
 

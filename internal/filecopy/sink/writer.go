@@ -178,6 +178,9 @@ func (w *writer) mine(number uint64) bool {
 
 func (w *writer) announced(ctx context.Context, e *record.Entry) error {
 	if w.entry != nil || e.Parent != 0 || e.Kind != record.File && e.Kind != record.Stream {
+		if w.entry == nil {
+			w.err = errOneFile
+		}
 		w.sum.Failed++
 		return w.answer(ctx, &record.Answer{Number: e.Number, Verdict: record.Failed,
 			Text: errOneFile.Error()})

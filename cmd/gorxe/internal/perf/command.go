@@ -118,8 +118,11 @@ func (f *flags) register(fs *pflag.FlagSet) {
 
 func (f *flags) run(cmd *cobra.Command, args []string) error {
 	p, runs, err := f.test.Test(cmd.Flags(), args[0])
-	if err != nil {
+	switch {
+	case err != nil:
 		return cli.Usage(err)
+	case f.cm && (p.Bidirectional || p.Op == "write-imm-bw"):
+		return cli.Usage(errors.New("-b and write-imm-bw do not work with -R: leave out -R"))
 	}
 	out := &printer{w: cmd.OutOrStdout(), json: f.json, gbits: f.gbits}
 	if len(args) == 1 {

@@ -87,7 +87,7 @@ func TestFoot(t *testing.T) {
 			Retransmits: 4, Spurious: 3, Marked: 2, CNPsSent: 1, CNPsRcvd: 5},
 			" Lost packets: selective repeat, 4 retransmitted, 3 of them needlessly\n" +
 				" Congestion: adaptive, 2 ECN marks received, 1 CNPs sent, 5 received\n" +
-				" RTT: 12.35 usec, window: 300 packets, delivery rate: 9.87 Gb/sec\n"},
+				" RTT: 12.35 usec, window: 300 packets, largest delivery rate: 9.87 Gb/sec\n"},
 	} {
 		var b bytes.Buffer
 		o := &printer{w: &b, headed: true}

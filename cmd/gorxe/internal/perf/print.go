@@ -83,7 +83,7 @@ func printNetwork(w io.Writer, n *session.Network) {
 		n.Congestion, n.Marked, n.CNPsSent, n.CNPsRcvd)
 	fmt.Fprintf(w, " RTT: %.2f usec, window: %s", n.RTT, cli.Count(int(n.Window), "packet"))
 	if n.Rate > 0 {
-		fmt.Fprintf(w, ", delivery rate: %.2f Gb/sec", n.Rate)
+		fmt.Fprintf(w, ", largest delivery rate: %.2f Gb/sec", n.Rate)
 	}
 	fmt.Fprintln(w)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"os/signal"
 	"sync"
 	"time"
 
@@ -103,6 +104,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 func (f *flags) openDir(s *server) (err error) {
 	if f.dir == standard {
 		s.Stdout, s.out = s.out, s.diag
+		signal.Ignore(unix.SIGPIPE) // the sender is told that nobody reads any more
 		return nil
 	}
 	if err := f.confine.AccessFiles(); err != nil {
