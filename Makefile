@@ -32,7 +32,8 @@ test: ## run all tests (as root, none on veth pairs may be skipped)
 	$(GO) run ./.ci/testgate $(PKGS) # last: its closing line is the result
 
 # Packages with assembly or system call numbers of arm64.
-ARM64 := ./frame ./internal/clock ./internal/confine ./internal/fence ./internal/prefetch ./internal/seccomp
+ARM64 := ./frame ./internal/clock ./internal/confine ./internal/fence ./internal/prefetch \
+	./internal/seccomp
 
 check: ## run gofmt, vet, staticcheck, a type check for arm64, and the rules of the source tree
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }

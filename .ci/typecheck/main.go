@@ -1,5 +1,6 @@
-// Command typecheck reports the type errors of packages and their tests for another architecture. It
-// reads their dependencies as source, so it takes seconds where go vet would compile all of them.
+// Command typecheck reports the type errors of packages and their tests for another architecture.
+// It reads their dependencies as source, so it takes seconds where go vet would compile all of
+// them.
 //
 //	go run ./.ci/typecheck arm64 ./...
 package main

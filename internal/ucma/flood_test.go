@@ -2,7 +2,6 @@ package ucma
 
 import (
 	"fmt"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,8 +24,7 @@ func TestPipeFlood(t *testing.T) {
 	}
 	defer unix.Close(fd)
 	id := a.create(2, psTCP)
-	dst := netip.AddrPortFrom(b.addr, service)
-	a.do(cmdResolveIP, enc(netip.AddrPort{}, dst, id, uint32(2000)), 0)
+	a.do(cmdResolveIP, route(id, b), 0)
 	a.dev.busy.Wait() // an event waits
 	var stop atomic.Bool
 	var writers sync.WaitGroup
@@ -57,9 +55,8 @@ func TestPipeFlood(t *testing.T) {
 // A program must read its events.
 func TestMaxEvents(t *testing.T) {
 	p := pair(t)
-	a := p[0]
+	a, b := p[0], p[1]
 	id := a.create(2, psTCP)
-	dst := netip.AddrPortFrom(p[1].addr, service)
 	set := func(n int) {
 		_ = a.dev.do(func(cm.Time, *cm.CM) syscall.Errno {
 			a.f.events = make([]*event, n)
@@ -67,7 +64,7 @@ func TestMaxEvents(t *testing.T) {
 		})
 	}
 	set(maxEvents)
-	a.fails(syscall.ENOMEM, cmdResolveIP, enc(netip.AddrPort{}, dst, id, uint32(2000)), 0)
+	a.fails(syscall.ENOMEM, cmdResolveIP, route(id, b), 0)
 	set(0)
-	a.do(cmdResolveIP, enc(netip.AddrPort{}, dst, id, uint32(2000)), 0)
+	a.do(cmdResolveIP, route(id, b), 0)
 }

@@ -244,12 +244,16 @@ func (p *program) listen(uid uint64, space uint16) uint32 {
 	return id
 }
 
+// route returns the body of RESOLVE_IP for the service of to.
+func route(id uint32, to *program) []byte {
+	return enc(netip.AddrPort{}, netip.AddrPortFrom(to.addr, service), id, uint32(2000))
+}
+
 // resolve returns an ID with a route to the service of to.
 func (p *program) resolve(uid uint64, space uint16, to *program) uint32 {
 	p.t.Helper()
 	id := p.create(uid, space)
-	p.do(cmdResolveIP, enc(netip.AddrPort{}, netip.AddrPortFrom(to.addr, service), id,
-		uint32(2000)), 0)
+	p.do(cmdResolveIP, route(id, to), 0)
 	if e := p.next(eventAddrResolved); e.uid != uid || e.id != id {
 		p.t.Fatalf("ADDR_RESOLVED of uid %d, id %d; want %d, %d", e.uid, e.id, uid, id)
 	}

@@ -121,7 +121,7 @@ func (p *Part) removeOld() error {
 // UseDirect lets WriteAt bypass the page cache for blocks that are aligned to 4096 bytes in memory
 // and in the file. It returns an error if the file system cannot do that.
 func (p *Part) UseDirect() error {
-	if p.handle != nil {
+	if p.Unnamed() {
 		return ErrUnnamed
 	}
 	f, err := p.dir.OpenFile(p.temp, os.O_WRONLY|unix.O_DIRECT|unix.O_NOFOLLOW, 0)
@@ -147,7 +147,7 @@ func (p *Part) WriteAt(data []byte, e extent.Extent) error {
 }
 
 func (p *Part) write(data []byte, offset int64) error {
-	if p.handle != nil {
+	if p.Unnamed() {
 		return p.writeUnnamed(data, offset)
 	}
 	d := p.direct.Load()
@@ -186,7 +186,7 @@ func (p *Part) Checkpoint() error {
 // Attributes sets permissions and modification time. A temporary file gets the permissions in
 // Commit: they may not permit this process to open it, if it is to be resumed.
 func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
-	if p.handle != nil {
+	if p.Unnamed() {
 		return p.attributesUnnamed(perm, mtime)
 	}
 	p.perm, p.final = perm.Perm(), true
@@ -197,7 +197,7 @@ func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 // that name, unless keep is set: then it returns ErrExists. The Part is closed if Commit returns
 // nil; otherwise Keep or Discard closes it.
 func (p *Part) Commit(keep bool) error {
-	if p.handle != nil {
+	if p.Unnamed() {
 		return p.commitUnnamed(keep)
 	}
 	if p.final {
@@ -232,7 +232,7 @@ func (p *Part) Keep() { p.close() }
 // Discard closes and removes the file.
 func (p *Part) Discard() {
 	// Nothing can be done about errors. A file that remains is replaced by the next run.
-	if p.handle == nil {
+	if !p.Unnamed() {
 		_ = p.dir.Remove(p.temp)
 	}
 	if p.journal != nil {
@@ -242,7 +242,7 @@ func (p *Part) Discard() {
 }
 
 func (p *Part) close() {
-	if p.handle != nil {
+	if p.Unnamed() {
 		_ = unix.Close(p.fd)
 		return
 	}

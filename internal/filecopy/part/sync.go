@@ -40,8 +40,8 @@ func SyncAll(list []*Part) []error {
 	errs := make([]error, len(list))
 	devices := map[uint64][]int{}
 	for i, p := range list {
-		if h := p.handle; h != nil {
-			devices[h.Dev] = append(devices[h.Dev], i)
+		if p.Unnamed() {
+			devices[p.handle.Dev] = append(devices[p.handle.Dev], i)
 			continue
 		}
 		var st unix.Stat_t

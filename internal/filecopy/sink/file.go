@@ -53,7 +53,6 @@ type file struct {
 	small   bool            // its contents arrive as one record
 	set     extent.Set      // what was written
 	writing int             // writes in progress
-	broken  bool            // a write has failed: err will be set
 	end     *record.End     // nil: more blocks come
 	err     error           // set once; then the part is closed after the last write
 	keep    bool            // leave the part for a later run
@@ -302,17 +301,17 @@ func (s *Sink) account(f *file, n int64) error {
 	return nil
 }
 
-// written ends a write.
+// written ends a write. An error is noted first: without writes in progress, another worker may
+// find the file complete.
 func (f *file) written(err error) {
-	f.mu.Lock()
-	f.writing--
-	f.broken = f.broken || err != nil // at once: others see no write in progress now
-	f.mu.Unlock()
 	if err != nil {
 		err = f.sink.explain(f, err)
 		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
 		f.fail(reason(err), !protocol)
 	}
+	f.mu.Lock()
+	f.writing--
+	f.mu.Unlock()
 	f.advance() // closes the part if the file has failed before, and this was the last write
 }
 
@@ -343,7 +342,7 @@ func (f *file) advance() {
 	if f.err != nil {
 		f.closePart()
 	}
-	if f.err != nil || f.broken || f.writing > 0 || f.end == nil || !f.closed || f.state != asked {
+	if f.err != nil || f.writing > 0 || f.end == nil || !f.closed || f.state != asked {
 		f.mu.Unlock()
 		return
 	}

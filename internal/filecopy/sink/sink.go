@@ -69,7 +69,7 @@ type Sink struct {
 	ctx     context.Context // of Run
 	device  uint64          // of the target directory
 	whole   bool            // its file system can be synced as a whole
-	disk    bool            // and has a disk
+	disk    bool            // it has a disk, to which files must be synced
 
 	received atomic.Int64 // bytes of files
 
