@@ -97,7 +97,9 @@ const (
 	renoWindow = 32             // packets; smaller windows grow by a packet
 	growthUnit = 8              // of congestion.growth, per packet
 	ratePeriod = 8              // round trips
-	shortRTT   = 250_000        // ns; DefaultWindow packets of 4 KiB per shortRTT are 33 Gb/s
+	shortRTT   = 250_000        // ns; below it, limit is 33 Gb/s or shortLimit
+	shortBytes = 1 << 20        // per shortRTT
+	shortLimit = 256 << 10      // bytes
 	loadedRTT  = 64_000         // ns; 64 packets of 4 KiB at 33 Gb/s; see floorBDP
 	minRTTAge  = 10_000_000_000 // ns, as in BBR
 
@@ -151,7 +153,7 @@ func (q *QP) delivered(n uint64) {
 		w.grow(k, growthUnit, min(q.eng.maxWindow, DefaultWindow))
 	default:
 		q.cc.limited = true
-		w.grow(k, q.cc.growth, q.cc.limit(q.eng.maxWindow))
+		w.grow(k, q.cc.growth, q.limit())
 	}
 	if w.modeled {
 		q.cc.total += n
@@ -177,6 +179,9 @@ func (q *QP) reached(now Time, psn uint64) {
 		return
 	}
 	q.cc.sampled(now, rtt, q.win.cwnd)
+	if q.cc.minRTT < shortRTT && q.win.algorithm != CongestionNone {
+		q.win.cwnd = min(q.win.cwnd, q.limit())
+	}
 	q.endStartup(now, rtt)
 	q.setPace()
 }
@@ -209,13 +214,19 @@ func (q *QP) floorBDP() uint32 {
 	return uint32(min(max(c.rate[0], c.rate[1])*float64(loadedRTT), DefaultWindow))
 }
 
-// limit returns the largest useful window. On short paths DefaultWindow is enough, and ACKs that
-// arrive in batches make the delivery rate appear too large.
-func (c *congestion) limit(most uint32) uint32 {
-	if c.minRTT < shortRTT {
+// limit returns the largest useful window. On short paths less than DefaultWindow is enough, and
+// what is in flight should fit in the caches of both hosts; with READs more is faster. There, ACKs
+// that arrive in batches make the delivery rate appear too large, so it does not count.
+func (q *QP) limit() uint32 {
+	c, most := q.cc, q.eng.maxWindow
+	if c.minRTT == 0 || c.minRTT >= shortRTT {
+		return min(most, max(DefaultWindow, 4*c.bdp()))
+	}
+	if q.reading() {
 		return min(most, DefaultWindow)
 	}
-	return min(most, max(DefaultWindow, 4*c.bdp()))
+	size := max(shortBytes*uint64(c.minRTT)/shortRTT, shortLimit)
+	return min(most, DefaultWindow, uint32(size)/q.mtu.Load())
 }
 
 // sampled handles a measured round trip.
@@ -301,11 +312,17 @@ func (q *QP) leastWindow() uint32 {
 // unusable returns how much of the window may stay unused, in packets, because the next part of a
 // READ is only requested when all of it fits.
 func (q *QP) unusable() uint32 {
-	s := &q.sq
-	if tail := s.tail.Load(); tail != s.started && s.at(tail).op == OpRead {
-		return min(1<<s.at(tail).part, s.at(tail).npkts)
+	if q.reading() {
+		w := q.sq.at(q.sq.tail.Load())
+		return min(1<<w.part, w.npkts)
 	}
 	return 0
+}
+
+// reading reports whether the oldest outstanding work request is a READ.
+func (q *QP) reading() bool {
+	tail := q.sq.tail.Load()
+	return tail != q.sq.started && q.sq.at(tail).op == OpRead
 }
 
 // queuing reports whether packets wait in a queue on the path: round trips take more than 1/16

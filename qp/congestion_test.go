@@ -273,8 +273,8 @@ func TestCNPFlood(t *testing.T) {
 // The rate is kept as the largest of the last round trips, unless the user limited it. The limit of
 // the window is four times the product of rate and round trip.
 func TestPathModel(t *testing.T) {
-	c := &congestion{}
-	c.init()
+	_, q := bare(t, RC, RTS)
+	c := q.model()
 	sample := func(n uint64, limited bool) {
 		c.started = c.total
 		c.total += n
@@ -282,7 +282,7 @@ func TestPathModel(t *testing.T) {
 		c.sampled(ms, ms, 100)
 	}
 	sample(1000, true)
-	if got := c.limit(maxMaxWindow); got != 4*1001 {
+	if got := q.limit(); got != 4*1001 {
 		t.Errorf("limit() = %d, want 4 times the packets of a round trip", got)
 	}
 	for range 10 * ratePeriod {
@@ -297,9 +297,50 @@ func TestPathModel(t *testing.T) {
 	if got := c.bdp(); got != 11 {
 		t.Errorf("bdp() = %d on a slower path, want 11", got)
 	}
-	if got := c.limit(maxMaxWindow); got != DefaultWindow {
-		t.Errorf("limit() = %d on a short path, want %d", got, DefaultWindow)
+	if got := q.limit(); got != DefaultWindow {
+		t.Errorf("limit() = %d on a slower path, want %d", got, DefaultWindow)
 	}
+}
+
+// On short paths, the limit of the window is 256 KiB or what 33 Gb/s need, except for READs. A
+// window that is larger becomes smaller with the next round trip.
+func TestShortPathLimit(t *testing.T) {
+	k := lossy(t, DefaultWindow, 1000, 1)
+	q, c := k.q, k.q.cc
+	for _, x := range []struct {
+		rtt       Time
+		mtu, want uint32
+		read      bool
+	}{
+		{0, 4096, DefaultWindow, false},
+		{1, 4096, 64, false},
+		{50_000, 4096, 64, false},
+		{50_000, 2048, 128, false},
+		{50_000, 1024, DefaultWindow, false},
+		{50_000, 256, DefaultWindow, false},
+		{50_000, 4096, DefaultWindow, true},
+		{125_000, 4096, 128, false},
+		{249_999, 4096, 255, false},
+		{shortRTT, 4096, DefaultWindow, false},
+	} {
+		c.minRTT, c.rate = x.rtt, [2]float64{}
+		q.mtu.Store(x.mtu)
+		s := &q.sq
+		s.at(0).op, s.started = OpWrite, 1
+		if x.read {
+			s.at(0).op = OpRead
+		}
+		if got := q.limit(); got != x.want {
+			t.Errorf("limit is %d packets of %d bytes at %d ns (READ: %v), want %d",
+				got, x.mtu, x.rtt, x.read, x.want)
+		}
+	}
+	c.minRTT = 0
+	q.mtu.Store(4096)
+	q.sq.at(0).op = OpWrite
+	q.rec.startSample(k.now, 1)
+	q.reached(k.now+20_000, 2)
+	k.equal("window after a round trip", q.win.size(), uint32(64))
 }
 
 // ParseCongestion is the inverse of String.
