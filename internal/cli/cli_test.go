@@ -152,18 +152,21 @@ func TestInterruptedError(t *testing.T) {
 	}
 }
 
-// The errors of boolean flags name the flag and the value, and not the function of package strconv.
+// The errors of flags of pflag name the flag and the value, not the function of package strconv.
 func TestFlagError(t *testing.T) {
 	fs := pflag.NewFlagSet("recv", pflag.ContinueOnError)
 	fs.Bool("sync", true, "")
-	fs.Int("n", 0, "")
+	fs.Uint8("n", 0, "")
 	for arg, want := range map[string]string{
 		"--sync=maybe": `"maybe" for the flag --sync is neither true nor false`,
-		"--n=maybe":    `invalid argument "maybe" for "--n" flag`,
+		"--n=maybe":    `"maybe" for the flag --n is not a whole number`,
+		"--n=-1":       "-1 for the flag --n is negative or not a whole number",
+		"--n=256":      "256 for the flag --n is too large",
 		"--other":      "unknown flag: --other",
 	} {
 		err := flagError(fs.Parse([]string{arg}))
-		if Status(err) != StatusUsage || !strings.Contains(err.Error(), want) {
+		if Status(err) != StatusUsage || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "strconv") {
 			t.Errorf("%s: %v, want a usage error with %q", arg, err, want)
 		}
 	}

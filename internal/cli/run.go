@@ -121,14 +121,22 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// flagError returns the usage error for an error of pflag.
+// flagError returns the usage error for an error of pflag, in the words of this package's values.
 func flagError(err error) error {
 	invalid, number := new(pflag.InvalidValueError), new(strconv.NumError)
-	if errors.As(err, &invalid) && errors.As(err, &number) && number.Func == "ParseBool" {
-		return Usagef("%q for the flag --%s is neither true nor false", invalid.GetValue(),
-			invalid.GetFlag().Name)
+	if !errors.As(err, &invalid) || !errors.As(err, &number) {
+		return Usage(err)
 	}
-	return Usage(err)
+	value, name := invalid.GetValue(), invalid.GetFlag().Name
+	switch {
+	case number.Func == "ParseBool":
+		return Usagef("%q for the flag --%s is neither true nor false", value, name)
+	case errors.Is(number.Err, strconv.ErrRange):
+		return Usagef("%s for the flag --%s is too large", value, name)
+	case strings.HasPrefix(value, "-"):
+		return Usagef("%s for the flag --%s is negative or not a whole number", value, name)
+	}
+	return Usagef("%q for the flag --%s is not a whole number", value, name)
 }
 
 // report writes err as one line, even if its message has several.

@@ -66,7 +66,7 @@ func load(cmd *cobra.Command, name string) (*flowplan.Plan, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, cli.Usage(err)
+			return nil, err
 		}
 		defer func() { _ = f.Close() }()
 		in = f

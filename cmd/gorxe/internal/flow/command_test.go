@@ -87,7 +87,6 @@ func TestCheckErrors(t *testing.T) {
 			"has the deadline 1"},
 		{strings.Replace(plan, "period: 1ms", "period: 0", 1), []string{"run", "-"}, "period 0s"},
 		{plan, []string{"check"}, "FILE is missing"},
-		{plan, []string{"check", "/nonexistent"}, "no such file"},
 		{plan, []string{"check", "-", "--svg", "x.svg", "--length", "1h"}, "choose a shorter time"},
 		{plan, []string{"run", "-", "--link", "carrier"}, "virtual, memory, veth"},
 		{plan, []string{"run", "-", "host", "--link", "memory"}, "without HOST"},
@@ -99,6 +98,10 @@ func TestCheckErrors(t *testing.T) {
 		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: error %v, want a usage error with %q", c.args, err, c.want)
 		}
+	}
+	_, _, err = gorxeFlow(t, "", "check", "/nonexistent")
+	if cli.Status(err) != cli.StatusFailure || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("missing description: error %v, want a failure", err)
 	}
 }
 
