@@ -21,6 +21,7 @@ var ErrTarget = errors.New("target")
 type tree interface {
 	Stat(name string) (fs.FileInfo, error)
 	MkdirAll(name string, perm fs.FileMode) error
+	Open(name string) (*os.File, error)
 	OpenRoot(name string) (*os.Root, error)
 }
 
@@ -29,6 +30,7 @@ type host struct{}
 
 func (host) Stat(name string) (fs.FileInfo, error)        { return os.Stat(name) }
 func (host) MkdirAll(name string, perm fs.FileMode) error { return os.MkdirAll(name, perm) }
+func (host) Open(name string) (*os.File, error)           { return os.Open(name) }
 func (host) OpenRoot(name string) (*os.Root, error)       { return os.OpenRoot(name) }
 
 // Target opens the directory into which files are stored. name is the target that the user has
@@ -74,7 +76,7 @@ func target(files tree, clean string, single, dryRun bool) (dir *os.Root, rename
 		}
 	}
 	if !dryRun {
-		if err := files.MkdirAll(parent, dirPerm); err != nil {
+		if err := mkdirAll(files, parent); err != nil {
 			return fail(err)
 		}
 	}
@@ -86,6 +88,34 @@ func target(files tree, clean string, single, dryRun bool) (dir *os.Root, rename
 		return fail(err)
 	}
 	return dir, rename, nil
+}
+
+// mkdirAll creates a directory and its parents, and writes their names to disk. The file system may
+// be one on which the transfer only syncs the directories that it has received.
+func mkdirAll(files tree, name string) error {
+	var made []string
+	for dir := name; ; dir = path.Dir(dir) {
+		if _, err := files.Stat(dir); !errors.Is(err, fs.ErrNotExist) || dir == path.Dir(dir) {
+			break
+		}
+		made = append(made, dir)
+	}
+	if err := files.MkdirAll(name, dirPerm); err != nil {
+		return err
+	}
+	for _, dir := range made {
+		d, err := files.Open(path.Dir(dir))
+		if errors.Is(err, fs.ErrPermission) {
+			continue // in which names may be created, but not read
+		}
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // reason removes system calls and paths from an error of package os. The source knows the path.
