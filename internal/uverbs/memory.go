@@ -116,10 +116,20 @@ func (c *Context) register(call Caller, to region) (*memoryRegion, syscall.Errno
 // space returns the address space of a process. The caller holds mu.
 func (c *Context) space(pid int) (*space, syscall.Errno) {
 	if s := c.spaces[pid]; s != nil {
-		return s, 0
+		if !s.dead() {
+			return s, 0
+		}
+		c.abandon(pid, s)
 	}
 	if len(c.spaces) >= maxSpaces {
-		return nil, syscall.ENOMEM
+		for pid, s := range c.spaces {
+			if s.dead() {
+				c.abandon(pid, s)
+			}
+		}
+		if len(c.spaces) >= maxSpaces {
+			return nil, syscall.ENOMEM
+		}
 	}
 	s, err := c.dev.openSpace(pid)
 	if err != nil {
@@ -130,6 +140,15 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 	c.dev.spaces[pid] = append(c.dev.spaces[pid], s)
 	c.dev.mu.Unlock()
 	return s, 0
+}
+
+// abandon forgets the space of a dead process. The caller holds mu.
+func (c *Context) abandon(pid int, s *space) {
+	if !c.dev.do(s.abandon) {
+		s.abandon() // the loop has ended
+	}
+	c.dev.forget(pid, s)
+	delete(c.spaces, pid)
 }
 
 // Flags of REREG_MR.

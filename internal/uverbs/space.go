@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSpaces limits the processes that register memory with one context.
+// maxSpaces limits the processes that register memory with one context and are alive.
 const maxSpaces = 64
 
 // space is the address space of a program. /proc/PID/mem belongs to the address space, so after an
@@ -39,6 +39,21 @@ func (s *space) close() {
 	for _, fd := range []int{s.fd, s.maps, s.fast.pidfd} {
 		_ = unix.Close(fd)
 	}
+}
+
+// dead reports whether the process has ended or executes another program. A read of the memory of a
+// process that is alive either succeeds or fails.
+func (s *space) dead() bool {
+	var b [1]byte
+	n, err := unix.Pread(s.fd, b[:], 0)
+	return n == 0 && err == nil
+}
+
+// abandon closes the files of a dead process. Accesses fail as before. The owner of the loop calls
+// it, because mirrors may still use the space.
+func (s *space) abandon() {
+	s.close()
+	s.fd, s.maps, s.fast.pidfd, s.fast.on = -1, -1, -1, false
 }
 
 // read reads program memory.
