@@ -247,17 +247,19 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 			"which cannot send to itself: use two devices, or UDP sockets (PortUDP)",
 			ErrUnreachable, remote.Addr())
 	}
+	src := local.GID
 	hop, err := d.net.Resolve(ctx, local.Addr, remote.Addr())
+	if err == nil && !local.Addr.IsValid() && hop.Src.IsValid() {
+		if g := bth.GIDFromAddr(hop.Src); d.isOwn(g) {
+			src = g
+		} else { // the route leads through another interface, perhaps not from src
+			hop, err = d.net.Resolve(ctx, src.Addr(), remote.Addr())
+		}
+	}
 	if errors.Is(err, xdp.ErrGone) { // before the loop has noticed
 		return nil, 0, fmt.Errorf("%w: %w", ErrGone, err)
 	} else if err != nil {
 		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote.Addr(), err)
-	}
-	src := local.GID
-	if !local.Addr.IsValid() && hop.Src.IsValid() {
-		if g := bth.GIDFromAddr(hop.Src); d.isOwn(g) {
-			src = g
-		}
 	}
 	info := d.Info()
 	ipMTU := minMTU(hop.MTU, info.MTU)

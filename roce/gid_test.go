@@ -137,6 +137,30 @@ func TestAddressChange(t *testing.T) {
 	})
 }
 
+// foreignRoute is a network whose routes lead through another interface, and not from the addresses
+// of the device.
+type foreignRoute struct{ driver.Network }
+
+var errNoRoute = errors.New("no route from there")
+
+func (n foreignRoute) Resolve(_ context.Context, src, _ netip.Addr) (driver.Hop, error) {
+	if src.IsValid() {
+		return driver.Hop{}, errNoRoute
+	}
+	return driver.Hop{Src: netip.MustParseAddr("198.51.100.7")}, nil
+}
+
+// If the source address of a route is not one of the device, its own address must have a route.
+func TestForeignSource(t *testing.T) {
+	link := newLink(t, loopback.Config{})
+	d := newDevice(t, link, 0, WithExpert(Expert{Network: foreignRoute{link.Port(0)}}))
+	remote := bth.GIDFromAddr(netip.MustParseAddr("203.0.113.1"))
+	_, _, err := d.ResolvePath(context.Background(), -1, remote, PathOptions{})
+	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, errNoRoute) {
+		t.Errorf("ResolvePath() = %v, want ErrUnreachable", err)
+	}
+}
+
 // Subnets follows the addresses of the interface.
 func TestSubnets(t *testing.T) {
 	link := newLink(t, loopback.Config{})
