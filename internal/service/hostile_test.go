@@ -354,7 +354,7 @@ func TestStatusAndPaths(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o660 {
 		t.Errorf("Stat() = %v, %v", st, err)
 	}
-	if _, err := New(s.Path(), Options{}); !errors.Is(err, driver.ErrBusy) {
+	if _, err := New(s.Path(), Options{}); !errors.Is(err, ErrTaken) {
 		t.Errorf("New() = %v at the path of a service", err)
 	}
 	if _, err := Join(filepath.Join(t.TempDir(), "none"), JoinOptions{}); !errors.Is(err, ErrNone) {

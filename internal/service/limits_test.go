@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/driver"
 )
 
 // rawConn connects to a service without joining it.
@@ -353,8 +352,8 @@ func TestPathIsTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if s, err := New(other, Options{}); !errors.Is(err, driver.ErrBusy) {
-		t.Errorf("New() = %v at the socket of another program, want ErrBusy", err)
+	if s, err := New(other, Options{}); !errors.Is(err, ErrTaken) {
+		t.Errorf("New() = %v at the socket of another program, want ErrTaken", err)
 		if err == nil {
 			_ = s.Close()
 		}

@@ -41,7 +41,7 @@ const (
 	messageBurst = 10_000
 )
 
-// Errors of Join and Status.
+// Errors of New, Join and Status.
 var (
 	// ErrNone means that no service answers at the path, or that its socket may not be opened.
 	ErrNone = errors.New("no node service")
@@ -49,6 +49,8 @@ var (
 	ErrOtherNet = errors.New("the node service is in another network namespace")
 	// ErrRefused means that the service has refused the program.
 	ErrRefused = errors.New("the node service refuses this program")
+	// ErrTaken means that the socket of a service belongs to another one.
+	ErrTaken = errors.New("the socket is in use")
 )
 
 // Operations of requests, and kinds of events.

@@ -71,7 +71,7 @@ type Server struct {
 var _ driver.Member = (*Server)(nil)
 
 // New makes the socket of a service, with the standard folder if the path is in one. Connections
-// are accepted when Start is called. The error wraps driver.ErrBusy if a service answers at the
+// are accepted when Start is called. The error wraps ErrTaken if a service answers at the
 // path.
 func New(path string, o Options) (*Server, error) {
 	if o.PerUser == 0 {
@@ -142,11 +142,12 @@ func checkVacant(path string) error {
 	switch {
 	case err == nil:
 		_ = c.Close()
-		return fmt.Errorf("%w: a node service answers at %s", driver.ErrBusy, path)
+		return fmt.Errorf("%w: a node service answers at %s, perhaps that of another network "+
+			"namespace: choose another path, such as --socket of gorxe up", ErrTaken, path)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ECONNREFUSED):
 		return nil
 	}
-	return fmt.Errorf("%w: another program has the socket %s: %w", driver.ErrBusy, path, err)
+	return fmt.Errorf("%w: another program has %s: %w", ErrTaken, path, err)
 }
 
 // network is the type of the unix socket, SOCK_SEQPACKET.
