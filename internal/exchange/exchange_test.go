@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -492,6 +493,38 @@ func TestListenPortInUse(t *testing.T) {
 	if _, err := Listen(t.Context(), "", port); err == nil ||
 		!strings.Contains(err.Error(), "--port") {
 		t.Errorf("got %v, want advice about --port", err)
+	}
+}
+
+// A server on a loopback address uses the same port as one on an interface.
+func TestListenLoopback(t *testing.T) {
+	ifaces, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(ifaces, func(i net.Interface) bool { return i.Flags&net.FlagLoopback == 0 })
+	if i < 0 {
+		t.Skip("no interface but loopback")
+	}
+	ln, err := Listen(t.Context(), ifaces[i].Name, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	port := ln.Addr().(*net.TCPAddr).Port
+	lo, err := Listen(t.Context(), "127.0.0.1", port)
+	if err != nil {
+		t.Fatalf("beside a server on %s: %v", ifaces[i].Name, err)
+	}
+	defer lo.Close()
+	nc, err := net.Dial("tcp", lo.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	if other, err := Listen(t.Context(), "lo", port); err == nil {
+		other.Close()
+		t.Error("two servers have the same port of a loopback address")
 	}
 }
 

@@ -54,12 +54,18 @@ type Server struct {
 	limits  limits
 }
 
+// loopback is the name of the interface that every network namespace has.
+const loopback = "lo"
+
 // Listen listens on a TCP port. If iface is not empty, it listens on that interface or local
 // address only, so that servers on different interfaces of a host can use the same port.
 func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 	at := ""
 	if a, err := netip.ParseAddr(iface); err == nil {
 		at, iface = a.String(), ""
+		if a.IsLoopback() { // otherwise a server on any interface would have the port there, too
+			iface = loopback
+		}
 	}
 	lc := net.ListenConfig{Control: func(_, _ string, rc syscall.RawConn) error {
 		if iface == "" {
