@@ -127,6 +127,9 @@ func (f *flags) config(kind string) (pingpong.Config, error) {
 		return c, cli.Usagef("-q is for srq only: %s uses one queue pair", kind)
 	}
 	if c.Kind == pingpong.SRQ {
+		if c.Check {
+			return c, cli.Usagef("-c is for rc, uc and ud: srq does not compare the data")
+		}
 		if c.QPs = f.qps.N; c.QPs == 0 {
 			c.QPs = defaultSRQQPs
 		}

@@ -73,6 +73,7 @@ func TestUsage(t *testing.T) {
 		{flags{}, "xrc"},
 		{flags{qps: cli.Int{N: 2}}, "rc"},
 		{flags{qps: cli.Int{N: 30}, depth: cli.Int{N: 20}}, "srq"},
+		{flags{check: true, depth: cli.Int{N: 500}}, "srq"},
 	} {
 		if _, err := c.f.config(c.kind); cli.Status(err) != cli.StatusUsage {
 			t.Errorf("config(%q) = %v, want a usage error", c.kind, err)
