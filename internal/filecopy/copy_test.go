@@ -116,6 +116,30 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// Files of later sources replace those of the same path of earlier ones, whatever their size.
+func TestMerge(t *testing.T) {
+	j := newJob(t)
+	j.paths = []string{"a/", "b/", "both"}
+	sizes := []int{1, 5000, 3 << 20, 6 << 20}
+	for i, dir := range j.paths[:2] {
+		must(t, os.MkdirAll(filepath.Join(j.from, dir, "sub"), 0o755))
+		for k := range 200 {
+			write(t, fmt.Sprintf("%s/%s/sub/%d", j.from, dir, k), i+sizes[k%2], uint64(i*1000+k))
+		}
+		for k, size := range sizes {
+			write(t, fmt.Sprintf("%s/%s/size%d", j.from, dir, k), size+i, uint64(i*1000+k))
+		}
+	}
+	write(t, filepath.Join(j.from, "a", "both"), 10, 1)
+	write(t, filepath.Join(j.from, "both"), 100, 2)
+	for range 2 {
+		j.ok()
+		sameFile(t, filepath.Join(j.from, "both"), filepath.Join(j.to, "both"))
+		must(t, os.Remove(filepath.Join(j.to, "both")))
+		equal(t, filepath.Join(j.from, "b"), j.to)
+	}
+}
+
 // A tree with many small files arrives, and the second copy skips all of them.
 func TestManyFiles(t *testing.T) {
 	j := newJob(t)

@@ -29,7 +29,12 @@ func (s *Source) walkAll(ctx context.Context) error {
 	s.pack.enter()
 	defer s.pack.leave()
 	whole, contents := true, false
-	for _, p := range s.c.Paths {
+	for i, p := range s.c.Paths {
+		if i > 0 && (contents || p.Name == "") {
+			if err := s.settle(ctx); err != nil {
+				return err
+			}
+		}
 		w := walker{Source: s, path: p}
 		var err error
 		switch {
@@ -60,6 +65,24 @@ func (s *Source) walkAll(ctx context.Context) error {
 	s.walked = true
 	s.mu.Unlock()
 	return s.pack.add(ctx, record.AppendTree(nil, &tree))
+}
+
+// settle waits until the sink has finished everything but directories. Then files of the next path
+// replace those of the same name, in the order of the paths.
+func (s *Source) settle(ctx context.Context) error {
+	s.pack.leave()
+	defer s.pack.enter()
+	for range window {
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for range window {
+		<-s.slots
+	}
+	return nil
 }
 
 // walker announces the entries of one path.
