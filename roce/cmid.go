@@ -193,6 +193,23 @@ func (g *gsi) abandon(now qp.Time, q *QP) {
 	g.transmit(now)
 }
 
+// spentID is the cmID of a QP that was reset after a connection. It belongs to no communication ID.
+var spentID = &cmID{}
+
+// leave ends the connection of a QP that was reset. What the connection manager reports about it
+// later must not concern the next connection of the QP. Owner only.
+func (g *gsi) leave(now qp.Time, q *QP) {
+	g.alive.forget(q)
+	id := q.cmID
+	if id == nil || id.conn == nil {
+		return
+	}
+	q.cmID = spentID
+	id.conn.ended(now, ErrClosed)
+	g.dispatch(now)
+	g.transmit(now)
+}
+
 // next waits for the next event of id, until ctx is done.
 func (d *Device) next(ctx context.Context, id *cmID) (cm.Event, error) {
 	for {

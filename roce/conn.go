@@ -84,7 +84,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 //     *StatusError with the status of the first failed work request is wrapped, too, so that
 //     errors.Is(err, RemAccessErr) works. If keepalives were not answered, the status is
 //     RetryExcErr, and ErrKeepAlive is wrapped.
-//   - ErrClosed: the Conn, the QP or the Device was closed.
+//   - ErrClosed: the Conn, the QP or the Device was closed, or the QP was changed to StateReset.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:
@@ -150,10 +150,10 @@ func (c *Conn) handle(now qp.Time, e *cm.Event) {
 	c.ended(now, err)
 }
 
-// ended ends the connection locally: the QP is flushed, and a DREQ or DREP is sent if the state of
-// the connection requires one. Owner only.
+// ended ends the connection locally: the QP is flushed, unless it was reset since, and a DREQ or
+// DREP is sent if the state of the connection requires one. Owner only.
 func (c *Conn) ended(now qp.Time, why error) {
-	if !c.qp.closed.Load() && c.qp.State() != StateErr {
+	if c.qp.cmID == c.id && !c.qp.closed.Load() && c.qp.State() != StateErr {
 		_ = c.qp.halt(now)
 	}
 	g := c.qp.device().gsi

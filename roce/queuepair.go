@@ -163,8 +163,9 @@ func (q *QP) refused(n int, err error) error {
 //
 // A change to StateErr flushes all outstanding work requests: they complete with WRFlushErr, and
 // then the Device no longer uses their memory. A change to StateReset discards them without
-// completions. A PostSend or PostRecv that runs concurrently with it either posts before the
-// change, so that its work requests are discarded, or fails with ErrQPState.
+// completions, and ends the Conn of the QP. A PostSend or PostRecv that runs concurrently with it
+// either posts before the change, so that its work requests are discarded, or fails with
+// ErrQPState.
 //
 // Errors: ErrQPState for a transition that does not exist, ErrInvalidAttr, ErrPKey, ErrClosed.
 // After an error nothing has changed.
@@ -195,6 +196,9 @@ func (q *QP) lockPosters() (unlock func()) {
 
 // modify changes the attributes, and keeps what the device needs to know of them. Owner only.
 func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
+	if q.closed.Load() { // since the caller has checked it
+		return ErrClosed
+	}
 	if mask&AttrPKey != 0 && a.PKey != 0 { // the engine refuses 0
 		own := *a
 		var err error
@@ -203,7 +207,11 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 		}
 		a = &own
 	}
-	if mask&AttrState != 0 && (a.State == StateReset || a.State == StateErr) {
+	reset := mask&AttrState != 0 && a.State == StateReset
+	if reset {
+		q.device().gsi.endFailed(now) // while the QP still knows why it failed
+	}
+	if reset || (mask&AttrState != 0 && a.State == StateErr) {
 		// A program may end its QP as soon as it has the peer's last message.
 		q.device().loop.SendPending(&q.qp)
 	}
@@ -216,8 +224,8 @@ func (q *QP) modify(now qp.Time, a *Attr, mask AttrMask) error {
 	if mask&AttrPath != 0 {
 		q.path++
 	}
-	if mask&AttrState != 0 && a.State == StateReset {
-		q.device().gsi.alive.forget(q)
+	if reset {
+		q.device().gsi.leave(now, q)
 		q.path = 0
 	}
 	if mask&AttrCongestion != 0 {
@@ -291,7 +299,8 @@ func (q *QP) waitsFor() (why string) {
 
 // Cancel ends all outstanding work requests: it changes the QP to StateErr. They complete with
 // WRFlushErr, and when Cancel returns, the Device no longer uses their memory. The completions must
-// be polled as usual. To use the QP again, change it to StateReset and connect it again.
+// be polled as usual. To use the QP again, change it to StateReset and call Connect; Dial and
+// Accept need a new QP.
 //
 // Errors: ErrClosed.
 func (q *QP) Cancel() error { return q.Modify(&Attr{State: StateErr}, AttrState) }

@@ -240,3 +240,83 @@ func (h *silentHost) Progress() int {
 }
 
 func (h *silentHost) NextTimeout() (int64, bool) { return 0, false }
+
+// TestResetAfterConn: a QP that was reset after a connection is connected again with QP.Connect.
+// The end of the old connection, whose peer and connection manager may take long to forget it, does
+// not concern the new one.
+func TestResetAfterConn(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  func(*Conn) error
+		want error // of the old Conn
+	}{
+		{"Conn.Close", (*Conn).Close, ErrClosed},
+		{"QP.Cancel", func(c *Conn) error { return c.QP().Cancel() }, ErrConnLost},
+		{"none", func(*Conn) error { return nil }, ErrClosed},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := simulate(t, 1, loopback.Plan{Delay: time.Microsecond}, rigConfig{})
+			a, b := s.ends[0], s.ends[1]
+			next := newEnd(t, b.Device, rigConfig{}).qp
+			ctx := context.Background()
+			l, err := b.Listen(s.addr, ListenOptions{})
+			must(t, err)
+			s.Go(func() {
+				_, err := s.accept(l, AcceptOptions{})
+				must(t, err)
+			})
+			s.Go(func() {
+				conn, err := a.Dial(ctx, s.addr, a.qp, DialOptions{})
+				must(t, err)
+				must(t, c.end(conn))
+				must(t, a.qp.Modify(&Attr{State: StateReset}, AttrState))
+				if !errors.Is(conn.Err(), c.want) {
+					t.Errorf("Conn.Err() = %v after the reset, want %v", conn.Err(), c.want)
+				}
+				must(t, a.qp.Connect(ctx, next.Local(), ConnectOptions{KeepAlive: time.Second}))
+				must(t, next.Connect(ctx, a.qp.Local(), ConnectOptions{}))
+				end := s.link.Now() + int64(time.Minute)
+				must(t, s.Wait(ctx, func() bool {
+					return s.link.Now() >= end || a.qp.State() != StateRTS
+				}))
+				if a.qp.State() != StateRTS || a.Counters().KeepAlivesSent < 50 {
+					t.Errorf("the new connection is in %v and sent %d keepalives in a minute",
+						a.qp.State(), a.Counters().KeepAlivesSent)
+				}
+				_, err = a.Dial(ctx, s.addr, a.qp, DialOptions{})
+				if !errors.Is(err, ErrInvalid) {
+					t.Errorf("Dial with a used QP: %v, want %v", err, ErrInvalid)
+				}
+			})
+			if err := s.Run(2 * time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestDialWithClosedQP closes the QP when the peer's reply has come, before Dial takes it.
+func TestDialWithClosedQP(t *testing.T) {
+	s := simulate(t, 1, loopback.Plan{}, rigConfig{})
+	a, ctx := s.ends[0], context.Background()
+	l, err := s.ends[1].Listen(s.addr, ListenOptions{})
+	must(t, err)
+	s.Go(func() {
+		must(t, s.Wait(ctx, func() bool { return a.qp.cmID != nil && a.qp.cmID.pending() }))
+		must(t, a.qp.Close())
+	})
+	s.Go(func() {
+		_, err := s.accept(l, AcceptOptions{})
+		if !errors.Is(err, ErrRefused) {
+			t.Errorf("Accept: %v, want %v", err, ErrRefused)
+		}
+	})
+	s.Go(func() {
+		if _, err := a.Dial(ctx, s.addr, a.qp, DialOptions{}); !errors.Is(err, ErrClosed) {
+			t.Errorf("Dial: %v, want %v", err, ErrClosed)
+		}
+	})
+	if err := s.Run(time.Minute); err != nil {
+		t.Error(err)
+	}
+}
