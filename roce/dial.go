@@ -32,6 +32,10 @@ var rejectHints = map[RejectReason]string{
 	RejectStale:      ": the peer considers this QP connected already: use a new one",
 	RejectConsumer:   ": refused by the application; PrivateData may say why",
 	cm.ReasonTimeout: ": the peer has stopped waiting for this side: dial again",
+	RejectNoQP:       ": the peer has no QP for it: dial again later",
+	RejectNoResources: ": the peer may have all connections that it permits: " +
+		"dial again later, or raise its limits (ServeConfig.MaxConns, MaxConnsPerPeer)",
+	RejectUnsupported: ": the peer may serve another type of QP or another partition (P_Key)",
 }
 
 // RejectError is a refused connection request. It matches ErrRefused.

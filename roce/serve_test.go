@@ -194,8 +194,9 @@ func TestServeLimits(t *testing.T) {
 			must(t, err)
 			_, err = s.dial(ctx, t)
 			var no *RejectError
-			if !errors.As(err, &no) || no.Reason != RejectNoResources {
-				t.Errorf("third Dial() = %v, want RejectNoResources", err)
+			if !errors.As(err, &no) || no.Reason != RejectNoResources ||
+				!strings.Contains(err.Error(), "ServeConfig.MaxConns") {
+				t.Errorf("third Dial() = %v, want RejectNoResources and advice", err)
 			}
 			must(t, first.Close())
 			eventually(t, "a closed connection makes way for another", func() bool {
@@ -231,8 +232,9 @@ func TestServeRefuses(t *testing.T) {
 		must(t, err)
 		_, err = s.client.Dial(ctx, s.addr, q, DialOptions{PrivateData: []byte(c.data)})
 		var no *RejectError
-		if !errors.As(err, &no) || no.Reason != c.want {
-			t.Errorf("Dial() = %v, want reason %v", err, c.want)
+		if !errors.As(err, &no) || no.Reason != c.want ||
+			!strings.Contains(err.Error(), no.Reason.String()+": ") {
+			t.Errorf("Dial() = %v, want reason %v and advice", err, c.want)
 		} else if c.data == "n" && !strings.HasPrefix(string(no.PrivateData), "later") {
 			t.Errorf("private data %q, want later", no.PrivateData)
 		}
