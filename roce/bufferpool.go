@@ -51,6 +51,12 @@ func (p *PD) NewBufferPool(size, count int, access Access) (*BufferPool, error) 
 	for i := range b.free {
 		b.free[i] = uint32(count - 1 - i)
 	}
+	p.dev.ctl.Lock()
+	defer p.dev.ctl.Unlock()
+	if m.closed { // the device was closed meanwhile
+		return nil, ErrClosed
+	}
+	m.pool = b
 	return b, nil
 }
 
@@ -164,6 +170,14 @@ func (p *BufferPool) Close() error {
 	p.signal()
 	p.mu.Unlock()
 	return p.mr.Close()
+}
+
+// shut ends the pool because its region is closed: by Close, with its PD or alone.
+func (p *BufferPool) shut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	p.signal()
 }
 
 // inUse reports whether b was not released. The caller holds mu.

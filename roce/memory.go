@@ -218,8 +218,9 @@ type MR struct {
 	region
 
 	pd     *PD
-	own    []byte // memory of AllocMR; nil after Close
-	closed bool   // guarded by Device.ctl
+	own    []byte      // memory of AllocMR; nil after Close
+	pool   *BufferPool // with these buffers; nil: none. Guarded by Device.ctl, like closed
+	closed bool
 }
 
 // RegisterMR registers mem as a memory region. The caller keeps mem, and must not reuse it before
@@ -318,6 +319,9 @@ func (m *MR) kill() error {
 	}
 	// The only other error means that the region is not registered, so there is nothing to undo.
 	m.closed = true
+	if m.pool != nil {
+		m.pool.shut()
+	}
 	delete(m.pd.dev.mems, m)
 	m.pd.remove(m)
 	m.pd.dev.mem.give(mrBytes)

@@ -242,6 +242,34 @@ func TestServeRefuses(t *testing.T) {
 	eventually(t, "all objects are released", func() bool { return objects(s.server) == 0 })
 }
 
+// Serve closes the buffer pools of a connection, although buffers are in use. A goroutine that
+// waits for one of them does not wait forever.
+func TestServeClosesBufferPools(t *testing.T) {
+	got := make(chan error, 2)
+	s := serve(t, ServeConfig{}, func(_ context.Context, c *Conn) error {
+		p, err := c.QP().PD().NewBufferPool(64, 1, LocalWrite)
+		if err != nil {
+			return err
+		}
+		b, _ := p.TryGet()
+		go func() {
+			_, err := p.Get(within(t))
+			got <- err
+			b.Release()
+			_, err = p.Get(within(t))
+			got <- err
+		}()
+		return nil
+	})
+	_, err := s.dial(within(t), t)
+	must(t, err)
+	for range cap(got) {
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Errorf("Get() = %v after the connection, want ErrClosed", err)
+		}
+	}
+}
+
 // Serve ends with an error when the device is closed, after all Handlers.
 func TestServeEndsWithDevice(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
