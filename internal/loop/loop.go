@@ -202,12 +202,17 @@ func (l *Loop) PortInfo() (driver.Info, bool) {
 	return l.port.Info(), true
 }
 
-// CheckPort calls Config.Failed if the port does not work any more. Owner only.
+// CheckPort calls Config.Failed if the port does not work any more. Call it after each change that
+// the port reports. Owner only.
 func (l *Loop) CheckPort() {
-	if !l.closed {
-		if err := l.port.Wait(0); err != nil {
-			l.fail(err)
-		}
+	if l.closed {
+		return
+	}
+	// The length of the buffers is that of the MTU when they were allocated. The engine drops what
+	// does not fit in them, which would not use them up.
+	l.freeBuffers()
+	if err := l.port.Wait(0); err != nil {
+		l.fail(err)
 	}
 }
 
@@ -368,9 +373,6 @@ func (l *Loop) close() error {
 	}
 	l.closed = true
 	l.releaseFrames()
-	if l.txn > 0 {
-		l.port.Free(l.txBuffers())
-		l.txn = 0
-	}
+	l.freeBuffers()
 	return l.port.Close()
 }

@@ -47,6 +47,14 @@ func (l *Loop) allocate(n int) bool {
 // txBuffers returns the free transmit buffers.
 func (l *Loop) txBuffers() []driver.Buf { return l.tx[l.txAt : l.txAt+l.txn] }
 
+// freeBuffers returns the free transmit buffers to the port.
+func (l *Loop) freeBuffers() {
+	if l.txn > 0 {
+		l.port.Free(l.txBuffers())
+	}
+	l.txAt, l.txn = 0, 0
+}
+
 // build builds the next packet in free buffer i, and returns nil if there was none.
 func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	buf := &l.tx[l.txAt+i]
