@@ -129,8 +129,11 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// setNote adds a text to Info.Note.
+// setNote adds a text to Info.Note. Owner only.
 func (n *network) setNote(text string) {
+	if s := n.note.Load(); s != nil {
+		text = joinNotes(*s, text)
+	}
 	n.note.Store(&text)
 	n.notify()
 }

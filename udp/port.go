@@ -58,7 +58,8 @@ type Port struct {
 	long    [rxRuns][]byte // what of a received run does not fit in a buffer
 	ready   []driver.Buf   // received packets that did not fit in a call of Receive
 	stats   driver.Stats   // without those of out
-	sendErr error
+
+	refusals []error // with which the kernel refused packets; see refusedBy
 
 	sleeper  osnet.Sleeper
 	changing atomic.Int32 // calls of change that wait; the owner must not sleep meanwhile

@@ -2,12 +2,13 @@ package udp
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/udpmsg"
+	"golang.org/x/sys/unix"
 )
 
 // Alloc implements driver.Port.
@@ -54,6 +55,9 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 		s, headers := p.parse(b)
 		if s == nil {
 			p.out.Stats.TxDropped++
+			if headers > 0 {
+				p.refusedBy(unix.EADDRNOTAVAIL)
+			}
 			continue
 		}
 		if len(bufs) == 1 && p.sendAlone(s, b, headers) {
@@ -70,7 +74,7 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 }
 
 // parse returns the socket that is bound to the source address of a frame, or nil, and the length
-// of the headers before the BTH.
+// of the headers before the BTH, 0 if the frame is too short or of another kind.
 func (p *Port) parse(b []byte) (*socket, int) {
 	if len(b) <= udpmsg.LenV4 {
 		return nil, 0
@@ -97,15 +101,18 @@ func (p *Port) parse(b []byte) (*socket, int) {
 			return s, n
 		}
 	}
-	return nil, 0
+	return nil, n
 }
 
-// refusedBy reports why the kernel refuses to send packets.
+// maxRefusals limits the reasons in Info.Note for which the kernel refuses packets.
+const maxRefusals = 4
+
+// refusedBy reports why the kernel refuses to send packets, once for each error.
 func (p *Port) refusedBy(err error) {
-	if errors.Is(err, p.sendErr) {
+	if len(p.refusals) == maxRefusals || slices.Contains(p.refusals, err) {
 		return
 	}
-	p.sendErr = err
+	p.refusals = append(p.refusals, err)
 	p.net.setNote(fmt.Sprintf("the kernel did not send some packets (%v): %s", err,
 		udpmsg.Advice(err)))
 }
