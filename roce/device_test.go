@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -142,6 +143,34 @@ func TestPortChanges(t *testing.T) {
 	must(t, q.Connect(context.Background(), b.qp.Local(), ConnectOptions{}))
 	if at, err := q.Query(); err != nil || at.PathMTU != 1024 {
 		t.Errorf("path MTU of a QP connected after the change: %d (%v), want 1024", at.PathMTU, err)
+	}
+}
+
+// notePort is a port whose note changes.
+type notePort struct {
+	*loopback.Port
+	note atomic.Pointer[string]
+}
+
+func (p *notePort) Info() driver.Info {
+	info := p.Port.Info()
+	info.Note = *p.note.Load()
+	return info
+}
+
+// Advice that the port gives while the device is open is an event.
+func TestPortNote(t *testing.T) {
+	p := &notePort{Port: newLink(t, loopback.Config{}).Port(0)}
+	p.note.Store(new(string))
+	d, err := New(p)
+	must(t, err)
+	defer d.Close()
+	const text = "a firewall drops packets"
+	p.note.Store(new(text))
+	p.SetUp(false)
+	nextEvent(t, d, EventPortErr)
+	if e := nextEvent(t, d, EventPortNote); e.Detail != text || d.Info().Note != text {
+		t.Errorf("event %+v and note %q, want %q", e, d.Info().Note, text)
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	EventPortErr      EventKind = "PORT_ERR"    // the link went down
 	EventGIDChange    EventKind = "GID_CHANGE"  // addresses were added or removed
 	EventMTUChange    EventKind = "MTU_CHANGE"  // the path MTU changed (not in verbs)
+	EventPortNote     EventKind = "PORT_NOTE"   // DeviceInfo.Note changed (not in verbs)
 )
 
 // eventKinds maps the engine's kinds.
@@ -59,7 +60,7 @@ type Event struct {
 	// CQ.Err returns for a CQ, and what Device.Err returns for EventDeviceFatal.
 	Err error
 	// Detail describes the change for EventGIDChange, EventMTUChange, EventPortActive and
-	// EventPortErr, for example "removed 10.0.0.7".
+	// EventPortErr, for example "removed 10.0.0.7". For EventPortNote it is the new note.
 	Detail string
 }
 
@@ -77,6 +78,7 @@ var eventTexts = map[EventKind]string{
 	EventPortErr:      "the link went down",
 	EventGIDChange:    "the addresses changed",
 	EventMTUChange:    "the path MTU changed",
+	EventPortNote:     "advice about the port",
 }
 
 // String describes the Event in one line: kind, object, connection and reason.

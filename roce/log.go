@@ -154,7 +154,7 @@ func (g *logger) user(level slog.Level, uid uint32, text string, attrs ...slog.A
 var eventLevels = map[EventKind]slog.Level{
 	EventQPFatal: slog.LevelWarn, EventQPReqErr: slog.LevelWarn, EventQPAccessErr: slog.LevelWarn,
 	EventCQErr: slog.LevelError, EventDeviceFatal: slog.LevelError,
-	EventPeerNotReady: slog.LevelWarn, EventPortErr: slog.LevelWarn,
+	EventPeerNotReady: slog.LevelWarn, EventPortErr: slog.LevelWarn, EventPortNote: slog.LevelWarn,
 	EventPortActive: slog.LevelInfo, EventGIDChange: slog.LevelInfo, EventMTUChange: slog.LevelInfo,
 }
 

@@ -104,6 +104,9 @@ func (d *Device) networkChanged(ctx context.Context) {
 		d.emit(Event{Kind: EventMTUChange, Detail: fmt.Sprintf("%d, before %d (MTU of %s: %d)",
 			int(now.ActiveMTU), int(old.ActiveMTU), now.Name, now.MTU)})
 	}
+	if old.Note != now.Note && now.Note != "" {
+		d.emit(Event{Kind: EventPortNote, Detail: now.Note})
+	}
 	before := d.GIDs()
 	if d.readAddrs() {
 		d.emit(Event{Kind: EventGIDChange, Detail: addrChanges(before, d.GIDs())})

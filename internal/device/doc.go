@@ -10,5 +10,5 @@
 //   - peer.go: finding the peer and the interface that leads to it
 //   - confine.go, limits.go: dropping the privileges of servers; limits of programs
 //   - beside.go: the warning about an XDP program beside UDP sockets
-//   - watch.go: noticing that the interface was removed
+//   - watch.go: noticing that the interface was removed or has changed
 package device

@@ -26,6 +26,9 @@ type Flags struct {
 	PKey     PKey
 	Window   cli.Int
 	RingSize int // of AF_XDP ports, not a flag; 0: the default
+	// OwnEvents is set by commands that read the events of the device. Otherwise Open reports
+	// those of its port on standard error.
+	OwnEvents bool
 
 	Transport Transport
 	Classes   Classes
@@ -147,6 +150,9 @@ func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device,
 	}
 	if i := dev.Info(); i.Port == roce.PortUDP.String() && i.Service == "" {
 		WarnXDP(os.Stderr, i.Name)
+	}
+	if !f.OwnEvents {
+		go reportEvents(os.Stderr, dev)
 	}
 	return dev, nil
 }

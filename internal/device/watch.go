@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -24,4 +25,32 @@ func WhilePresent(ctx context.Context, dev *roce.Device) (context.Context, conte
 		}
 	}()
 	return ctx, func() { cancel(nil) }
+}
+
+// reportEvents prints the events of the port of dev to w until dev is closed: a user whose command
+// fails sees them before the error, which does not know them.
+func reportEvents(w io.Writer, dev *roce.Device) {
+	for e := range dev.Events() {
+		switch e.Kind {
+		case roce.EventPortErr, roce.EventPortActive, roce.EventMTUChange, roce.EventGIDChange,
+			roce.EventPortNote:
+			fmt.Fprintf(w, "gorxe: %s: %v\n", dev.Info().Name, EventText(dev, &e))
+		}
+	}
+}
+
+// EventText describes an event of the port of dev for the user.
+func EventText(dev *roce.Device, e *roce.Event) string {
+	info := dev.Info()
+	switch e.Kind {
+	case roce.EventPortActive:
+		return "the link is up again"
+	case roce.EventPortErr:
+		return "the link is down"
+	case roce.EventMTUChange:
+		return fmt.Sprintf("the MTU is now %d, the path MTU %d", info.MTU, info.ActiveMTU)
+	case roce.EventGIDChange:
+		return "the addresses have changed: " + e.Detail
+	}
+	return e.Detail
 }

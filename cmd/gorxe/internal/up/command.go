@@ -128,6 +128,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	o := newOutput()
 	defer o.close()
 	out, diag = o.to(out), o.to(diag)
+	f.device.OwnEvents = true
 	dev, err := f.node.open(&f.device, f.log.options(diag))
 	if err != nil {
 		return err

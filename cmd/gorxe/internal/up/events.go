@@ -2,34 +2,34 @@ package up
 
 import (
 	"context"
-	"fmt"
 
+	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/roce"
 )
 
-// followEvents prints the device's events until ctx ends.
+// followEvents prints the device's events until ctx ends or dev is closed.
 func followEvents(ctx context.Context, dev *roce.Device, show *printer) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-dev.Events():
-			printEvent(dev, e.Kind, show)
+		case e, ok := <-dev.Events():
+			if !ok {
+				return
+			}
+			printEvent(dev, &e, show)
 		}
 	}
 }
 
-func printEvent(dev *roce.Device, kind roce.EventKind, show *printer) {
-	info := dev.Info()
-	switch kind {
-	case roce.EventPortActive:
-		show.event("link-up", fmt.Sprintf("%s: the link is up again", info.Name))
-	case roce.EventPortErr:
-		show.event("link-down", fmt.Sprintf("%s: the link is down", info.Name))
-	case roce.EventMTUChange:
-		show.event("mtu", fmt.Sprintf("%s: the MTU is now %d, the path MTU %d", info.Name, info.MTU,
-			info.ActiveMTU))
-	case roce.EventGIDChange:
+// eventNames are the names of events in the output of --json.
+var eventNames = map[roce.EventKind]string{roce.EventPortActive: "link-up",
+	roce.EventPortErr: "link-down", roce.EventMTUChange: "mtu", roce.EventPortNote: "note"}
+
+func printEvent(dev *roce.Device, e *roce.Event, show *printer) {
+	if e.Kind == roce.EventGIDChange {
 		show.gids(dev)
+	} else if name := eventNames[e.Kind]; name != "" {
+		show.event(name, dev.Info().Name+": "+device.EventText(dev, e))
 	}
 }
