@@ -26,8 +26,8 @@ type Flags struct {
 	PKey     PKey
 	Window   cli.Int
 	RingSize int // of AF_XDP ports, not a flag; 0: the default
-	// OwnEvents is set by commands that read the events of the device. Otherwise Open reports
-	// those of its port on standard error.
+	// OwnEvents is set by commands that read the events of the device, or whose program does.
+	// Otherwise Open reports those of its port on standard error.
 	OwnEvents bool
 
 	Transport Transport

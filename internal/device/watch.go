@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/gorxe/gorxe/roce"
 )
@@ -27,15 +28,21 @@ func WhilePresent(ctx context.Context, dev *roce.Device) (context.Context, conte
 	return ctx, func() { cancel(nil) }
 }
 
-// reportEvents prints the events of the port of dev to w until dev is closed: a user whose command
-// fails sees them before the error, which does not know them.
+// reportEvents prints what happens to the port of dev to w until dev is closed: a user whose
+// command fails sees it before the error, which does not know it. New addresses do not matter to
+// commands: the kernel adds link-local ones seconds after an interface is up.
 func reportEvents(w io.Writer, dev *roce.Device) {
 	for e := range dev.Events() {
 		switch e.Kind {
-		case roce.EventPortErr, roce.EventPortActive, roce.EventMTUChange, roce.EventGIDChange,
-			roce.EventPortNote:
-			fmt.Fprintf(w, "gorxe: %s: %v\n", dev.Info().Name, EventText(dev, &e))
+		case roce.EventGIDChange:
+			if !strings.HasPrefix(e.Detail, "removed") {
+				continue
+			}
+		case roce.EventPortErr, roce.EventPortActive, roce.EventMTUChange, roce.EventPortNote:
+		default:
+			continue
 		}
+		fmt.Fprintf(w, "gorxe: %s: %v\n", dev.Info().Name, EventText(dev, &e))
 	}
 }
 

@@ -91,6 +91,7 @@ func openDevice(ctx context.Context, diag io.Writer, f *device.Flags, opts []roc
 		dev *roce.Device
 		err error
 	}
+	f.OwnEvents = true // the program gets them
 	opened := make(chan result, 1)
 	go func() {
 		dev, err := f.Open(roce.Auto, opts...)

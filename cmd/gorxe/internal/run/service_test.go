@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -11,7 +12,24 @@ import (
 	"time"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/roce"
+	"github.com/gorxe/gorxe/udp"
 )
+
+// The events of the device are left to the program: nothing else reads them.
+func TestProgramGetsEvents(t *testing.T) {
+	var f device.Flags
+	f.Iface, f.Datapath.Value = udp.RandomLoopback().String(), roce.PortUDP.String()
+	dev, err := openDevice(t.Context(), io.Discard, &f, []roce.Option{roce.WithoutService()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if !f.OwnEvents {
+		t.Error("the command prints events that the program should get")
+	}
+}
 
 // A signal ends the wait for a service that does not become ready. The processes end.
 func TestStartServiceInterrupted(t *testing.T) {
