@@ -28,6 +28,8 @@ const (
 	// settle is the shortest time between two looks at the interface, so that a flood of
 	// notifications costs little.
 	settle = 20 * time.Millisecond
+	// refreshRetry is the time after which a look that failed in part is repeated.
+	refreshRetry = time.Second
 )
 
 // network is the state of the interface. One goroutine follows the kernel's notifications.
@@ -172,14 +174,21 @@ func (p *Port) watch() {
 	}()
 	go func() {
 		defer n.finished.Done()
+		var again <-chan time.Time
 		for {
 			select {
 			case <-n.stop:
 				return
 			case <-kick:
+			case <-again:
 			}
-			if p.refresh() {
+			changed, whole := p.refresh()
+			if changed {
 				n.notify()
+			}
+			again = nil
+			if !whole {
+				again = time.After(refreshRetry)
 			}
 			n.pause()
 		}
@@ -194,8 +203,9 @@ func (n *network) pause() {
 }
 
 // refresh reads link and addresses, opens and closes sockets, publishes a snapshot, and reports
-// whether it differs from the old one.
-func (p *Port) refresh() (changed bool) {
+// whether it differs from the old one. It is not whole if something failed that may work later: the
+// kernel did not answer, or another program has the port of an address.
+func (p *Port) refresh() (changed, whole bool) {
 	n := p.net
 	old := n.state.Load()
 	next := *old
@@ -204,23 +214,24 @@ func (p *Port) refresh() (changed bool) {
 	case errors.As(err, new(netlink.LinkNotFoundError)):
 		next.info.Up, next.gone = false, true
 	case err != nil:
-		return false
+		return false, false
 	default:
 		next.gone = false
 		n.describe(&next.info, l.Attrs())
 		found, err := n.readAddrs(l)
 		if err != nil {
-			return false
+			return false, false
 		}
 		if !slices.Equal(found.Usable, old.addrs) {
 			next.addrs = p.setAddrs(found.Usable, &next.info)
 		}
+		whole = slices.Equal(found.Usable, next.addrs)
 	}
 	if next.info == old.info && next.gone == old.gone && slices.Equal(next.addrs, old.addrs) {
-		return false
+		return false, whole || next.gone
 	}
 	n.state.Store(&next)
-	return true
+	return true, whole || next.gone
 }
 
 // setAddrs opens and closes sockets, so that there is one for each address, and returns the

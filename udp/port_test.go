@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/udp"
+	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -444,7 +446,28 @@ func TestMulticast(t *testing.T) {
 	}
 }
 
-// The port follows the addresses of the interface, and notices that it is removed.
+// bindFirst takes the UDP port of an address that the interface does not have yet.
+func bindFirst(t *testing.T, end *veth.End, a netip.Addr) (release func()) {
+	t.Helper()
+	fd := -1
+	if err := end.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		return errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_FREEBIND, 1),
+			unix.Bind(fd, &unix.SockaddrInet4{Port: bth.Port, Addr: a.As4()}))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	release = func() { once.Do(func() { _ = unix.Close(fd) }) }
+	t.Cleanup(release)
+	return release
+}
+
+// The port follows the addresses of the interface, also if another program has its UDP port for a
+// while, and notices that it is removed.
 func TestAddressChanges(t *testing.T) {
 	p := pair(t, true)
 	port, end := p.Port[0].(*udp.Port), &p.Pair.A
@@ -475,7 +498,13 @@ func TestAddressChanges(t *testing.T) {
 		}
 	}
 	has := func() bool { return slices.Contains(port.Addrs(), added) }
+	release := bindFirst(t, end, added.Addr())
 	edit(func(l netlink.Link, a *netlink.Addr) error { return netlink.AddrAdd(l, a) })
+	await("in use", func() bool { return strings.Contains(port.Info().Note, added.Addr().String()) })
+	if has() {
+		t.Fatal("the port has an address that another program uses")
+	}
+	release()
 	await("added", has)
 	edit(func(l netlink.Link, a *netlink.Addr) error { return netlink.AddrDel(l, a) })
 	await("removed", func() bool { return !has() })
