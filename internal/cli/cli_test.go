@@ -44,6 +44,10 @@ func TestSizeRange(t *testing.T) {
 	if s.Int() != 1<<20 {
 		t.Error("a rejected value changed the flag")
 	}
+	s.Max = math.MaxInt64
+	if err := s.Set("0"); err == nil || !strings.HasSuffix(err.Error(), "choose 1 B or more") {
+		t.Errorf("Set(0) = %v without an upper limit, want the lower one", err)
+	}
 }
 
 func TestParseDuration(t *testing.T) {

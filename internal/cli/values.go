@@ -22,7 +22,11 @@ func (s *Size) Set(text string) error {
 	if err != nil {
 		return err
 	}
-	if n < s.Min || n > s.Max {
+	switch {
+	case n >= s.Min && n <= s.Max:
+	case s.Max == math.MaxInt64:
+		return fmt.Errorf("%s is out of range: choose %s or more", text, FormatSize(s.Min))
+	default:
 		return fmt.Errorf("%s is out of range: choose %s to %s", text, FormatSize(s.Min),
 			FormatSize(s.Max))
 	}
