@@ -8,6 +8,7 @@
 // Reading order:
 //
 //   - run.go: running a command, exit status, signals.
+//   - complete.go: completion of flags and interfaces in shells.
 //   - flags.go: helpers for flags that several commands have.
 //   - values.go: flag values: sizes, durations, percentages, bounded integers and choices.
 //   - output.go: tables, JSON and progress bars.

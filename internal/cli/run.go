@@ -103,6 +103,7 @@ func Run(root *cobra.Command, args []string) int {
 	ctx, stop := signalContext()
 	defer stop()
 	root.SetArgs(args)
+	complete(root, args)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	cmd, err := root.ExecuteContextC(ctx)

@@ -95,7 +95,8 @@ counters and detaches from the interface.`,
 
   # XDP in native mode, even if auto would choose otherwise; output as JSON
   gorxe up eth0 --mode native --json`,
-		Args: cli.Named("IFACE"),
+		Args:              cli.Named("IFACE"),
+		ValidArgsFunction: cli.CompleteInterface,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.device.Iface = args[0]
 			f.version = cmd.Root().Annotations[cli.VersionKey]
