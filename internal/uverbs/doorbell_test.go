@@ -114,8 +114,11 @@ func testDoorbells(t *testing.T, a, b *queues) {
 func TestQuietDoorbells(t *testing.T) {
 	a, b := connectedUDP(t) // the peer has no receives, so SENDs stay in progress
 	const send = 2
-	a.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 1))
-	want(t, a.wait(a.cring), 1, 0, 1) // the round trip time is known
+	for known := false; !known; { // the round trip time: that of a repeated packet does not count
+		a.post(a.sendWR(1, 0, sendSignaled, mr.AddrOf(b.mem), uint64(b.rkey), 1))
+		want(t, a.wait(a.cring), 1, 0, 1)
+		a.dev.do(func() { known = a.dev.queues[0].inner.PathRTT() > 0 })
+	}
 	fd := a.openFile(t)
 	if _, err := unix.Seek(fd, DoorbellOffset, unix.SEEK_SET); err != nil {
 		t.Fatal(err)
