@@ -55,8 +55,10 @@ func TestNetworkJSON(t *testing.T) {
 	if b := figure("--seed", "1"); b["value"] != value {
 		t.Errorf("the figure is %v, then %v with the same seed", value, b["value"])
 	}
-	if b := figure("--seed", "2"); b["value"] == value {
-		t.Errorf("the figure is %v with two different seeds", value)
+	// It counts whole operations, so two seeds can give the same.
+	if b, c := figure("--seed", "2"), figure("--seed", "3"); b["value"] == value &&
+		c["value"] == value {
+		t.Errorf("the figure is %v with three different seeds", value)
 	}
 }
 
