@@ -216,17 +216,20 @@ func (q *QP) floorBDP() uint32 {
 
 // limit returns the largest useful window. On short paths less than DefaultWindow is enough, and
 // what is in flight should fit in the caches of both hosts; with READs more is faster. There, ACKs
-// that arrive in batches make the delivery rate appear too large, so it does not count.
+// that arrive in batches make the delivery rate appear too large, so it does not count. The packets
+// of the oldest outstanding message stand for all.
 func (q *QP) limit() uint32 {
 	c, most := q.cc, q.eng.maxWindow
 	if c.minRTT == 0 || c.minRTT >= shortRTT {
 		return min(most, max(DefaultWindow, 4*c.bdp()))
 	}
-	if q.reading() {
-		return min(most, DefaultWindow)
+	most = min(most, DefaultWindow)
+	tail := q.sq.tail.Load()
+	if w := q.sq.at(tail); tail != q.sq.started && w.op != OpRead && w.length > 0 {
+		size := max(shortBytes*uint64(c.minRTT)/shortRTT, shortLimit)
+		most = min(most, uint32(size)/min(w.length, q.mtu.Load()))
 	}
-	size := max(shortBytes*uint64(c.minRTT)/shortRTT, shortLimit)
-	return min(most, DefaultWindow, uint32(size)/q.mtu.Load())
+	return most
 }
 
 // sampled handles a measured round trip.

@@ -302,42 +302,44 @@ func TestPathModel(t *testing.T) {
 	}
 }
 
-// On short paths, the limit of the window is 256 KiB or what 33 Gb/s need, except for READs. A
-// window that is larger becomes smaller with the next round trip.
+// On short paths, the limit of the window is 256 KiB or what 33 Gb/s need, except for READs and
+// short messages. A window that is larger becomes smaller with the next round trip.
 func TestShortPathLimit(t *testing.T) {
 	k := lossy(t, DefaultWindow, 1000, 1)
 	q, c := k.q, k.q.cc
 	for _, x := range []struct {
-		rtt       Time
-		mtu, want uint32
-		read      bool
+		rtt         Time
+		mtu, length uint32 // length of the oldest message; 0: none is outstanding
+		op          Op
+		want        uint32
 	}{
-		{0, 4096, DefaultWindow, false},
-		{1, 4096, 64, false},
-		{50_000, 4096, 64, false},
-		{50_000, 2048, 128, false},
-		{50_000, 1024, DefaultWindow, false},
-		{50_000, 256, DefaultWindow, false},
-		{50_000, 4096, DefaultWindow, true},
-		{125_000, 4096, 128, false},
-		{249_999, 4096, 255, false},
-		{shortRTT, 4096, DefaultWindow, false},
+		{0, 4096, 1 << 16, OpWrite, DefaultWindow},
+		{1, 4096, 1 << 16, OpWrite, 64},
+		{50_000, 4096, 1 << 16, OpWrite, 64},
+		{50_000, 4096, 4097, OpSend, 64},
+		{50_000, 4096, 2048, OpWrite, 128},
+		{50_000, 4096, 64, OpWrite, DefaultWindow},
+		{50_000, 4096, 0, OpWrite, DefaultWindow},
+		{50_000, 2048, 1 << 16, OpWrite, 128},
+		{50_000, 1024, 1 << 16, OpWrite, DefaultWindow},
+		{50_000, 256, 1 << 16, OpWrite, DefaultWindow},
+		{50_000, 4096, 1 << 16, OpRead, DefaultWindow},
+		{125_000, 4096, 1 << 16, OpWrite, 128},
+		{249_999, 4096, 1 << 16, OpWrite, 255},
+		{shortRTT, 4096, 1 << 16, OpWrite, DefaultWindow},
 	} {
 		c.minRTT, c.rate = x.rtt, [2]float64{}
 		q.mtu.Store(x.mtu)
 		s := &q.sq
-		s.at(0).op, s.started = OpWrite, 1
-		if x.read {
-			s.at(0).op = OpRead
-		}
+		s.at(0).op, s.at(0).length, s.started = x.op, x.length, min(x.length, 1)
 		if got := q.limit(); got != x.want {
-			t.Errorf("limit is %d packets of %d bytes at %d ns (READ: %v), want %d",
-				got, x.mtu, x.rtt, x.read, x.want)
+			t.Errorf("limit is %d packets of up to %d bytes at %d ns for a %v of %d bytes, want %d",
+				got, x.mtu, x.rtt, x.op, x.length, x.want)
 		}
 	}
 	c.minRTT = 0
 	q.mtu.Store(4096)
-	q.sq.at(0).op = OpWrite
+	q.sq.at(0).op, q.sq.at(0).length, q.sq.started = OpWrite, 1<<16, 1
 	q.rec.startSample(k.now, 1)
 	q.reached(k.now+20_000, 2)
 	k.equal("window after a round trip", q.win.size(), uint32(64))
