@@ -225,7 +225,10 @@ func (q *QP) limit() uint32 {
 	}
 	most = min(most, DefaultWindow)
 	tail := q.sq.tail.Load()
-	if w := q.sq.at(tail); tail != q.sq.started && w.op != OpRead && w.length > 0 {
+	if tail == q.sq.started { // the slots of an empty queue belong to the poster
+		return most
+	}
+	if w := q.sq.at(tail); w.op != OpRead && w.length > 0 {
 		size := max(shortBytes*uint64(c.minRTT)/shortRTT, shortLimit)
 		most = min(most, uint32(size)/min(w.length, q.mtu.Load()))
 	}
