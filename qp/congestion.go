@@ -97,9 +97,9 @@ const (
 	renoWindow = 32             // packets; smaller windows grow by a packet
 	growthUnit = 8              // of congestion.growth, per packet
 	ratePeriod = 8              // round trips
-	shortRTT   = 250_000        // ns; below it, limit is 33 Gb/s or shortLimit
-	shortBytes = 1 << 20        // per shortRTT
-	shortLimit = 256 << 10      // bytes
+	shortRTT   = 250_000        // ns; the limit of windows for shorter ones is in bytes
+	shortBytes = 1 << 20        // limit at shortRTT: 33 Gb/s. For less it is proportional
+	shortLimit = 256 << 10      // bytes, the smallest limit
 	loadedRTT  = 64_000         // ns; 64 packets of 4 KiB at 33 Gb/s; see floorBDP
 	minRTTAge  = 10_000_000_000 // ns, as in BBR
 
@@ -224,11 +224,7 @@ func (q *QP) limit() uint32 {
 		return min(most, max(DefaultWindow, 4*c.bdp()))
 	}
 	most = min(most, DefaultWindow)
-	tail := q.sq.tail.Load()
-	if tail == q.sq.started { // the slots of an empty queue belong to the poster
-		return most
-	}
-	if w := q.sq.at(tail); w.op != OpRead && w.length > 0 {
+	if w := q.sq.oldest(); w != nil && w.op != OpRead && w.length > 0 {
 		size := max(shortBytes*uint64(c.minRTT)/shortRTT, shortLimit)
 		most = min(most, uint32(size)/min(w.length, q.mtu.Load()))
 	}
@@ -318,17 +314,10 @@ func (q *QP) leastWindow() uint32 {
 // unusable returns how much of the window may stay unused, in packets, because the next part of a
 // READ is only requested when all of it fits.
 func (q *QP) unusable() uint32 {
-	if q.reading() {
-		w := q.sq.at(q.sq.tail.Load())
+	if w := q.sq.oldest(); w != nil && w.op == OpRead {
 		return min(1<<w.part, w.npkts)
 	}
 	return 0
-}
-
-// reading reports whether the oldest outstanding work request is a READ.
-func (q *QP) reading() bool {
-	tail := q.sq.tail.Load()
-	return tail != q.sq.started && q.sq.at(tail).op == OpRead
 }
 
 // queuing reports whether packets wait in a queue on the path: round trips take more than 1/16

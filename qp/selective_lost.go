@@ -41,11 +41,12 @@ func (q *QP) findLost(b *scoreboard, track uint32) (lost uint32) {
 
 // tolerated returns the tolerance in packets of a track. One request is for many responses.
 func (q *QP) tolerated(track uint32) uint32 {
-	n, s := uint32(q.tolerance), &q.sq
-	if tail := s.tail.Load(); track == requestTrack && tail != s.started {
-		if w := s.at(tail); w.op == OpRead { // the slots of an empty queue belong to the poster
-			n = max(n>>w.part, minTolerance)
-		}
+	n := uint32(q.tolerance)
+	if track != requestTrack {
+		return n
+	}
+	if w := q.sq.oldest(); w != nil && w.op == OpRead {
+		n = max(n>>w.part, minTolerance)
 	}
 	return n
 }

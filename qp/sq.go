@@ -114,6 +114,15 @@ func (s *sendQueue) slot(i uint32) uint32 { return (i + s.shift) & uint32(len(s.
 // at returns the WQE of counter i.
 func (s *sendQueue) at(i uint32) *wqe { return s.in(s.slot(i)) }
 
+// oldest returns the oldest outstanding WQE, or nil: the slots of an empty queue belong to the
+// poster. Engine only.
+func (s *sendQueue) oldest() *wqe {
+	if tail := s.tail.Load(); tail != s.started {
+		return s.at(tail)
+	}
+	return nil
+}
+
 // in returns the WQE in a slot.
 func (s *sendQueue) in(slot uint32) *wqe {
 	if slot == 0 {

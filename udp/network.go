@@ -28,7 +28,7 @@ const (
 	// settle is the shortest time between two looks at the interface, so that a flood of
 	// notifications costs little.
 	settle = 20 * time.Millisecond
-	// refreshRetry is the time after which a look that failed in part is repeated.
+	// refreshRetry is the time until the next look if a part of one has failed.
 	refreshRetry = time.Second
 )
 
@@ -212,7 +212,7 @@ func (p *Port) refresh() (changed, whole bool) {
 	l, err := n.handle.LinkByIndex(n.index)
 	switch {
 	case errors.As(err, new(netlink.LinkNotFoundError)):
-		next.info.Up, next.gone = false, true
+		next.info.Up, next.gone, whole = false, true, true
 	case err != nil:
 		return false, false
 	default:
@@ -228,10 +228,10 @@ func (p *Port) refresh() (changed, whole bool) {
 		whole = slices.Equal(found.Usable, next.addrs)
 	}
 	if next.info == old.info && next.gone == old.gone && slices.Equal(next.addrs, old.addrs) {
-		return false, whole || next.gone
+		return false, whole
 	}
 	n.state.Store(&next)
-	return true, whole || next.gone
+	return true, whole
 }
 
 // setAddrs opens and closes sockets, so that there is one for each address, and returns the

@@ -71,8 +71,7 @@ type Server struct {
 var _ driver.Member = (*Server)(nil)
 
 // New makes the socket of a service, with the standard folder if the path is in one. Connections
-// are accepted when Start is called. The error wraps ErrTaken if a service answers at the
-// path.
+// are accepted when Start is called. The error wraps ErrTaken if a service answers at the path.
 func New(path string, o Options) (*Server, error) {
 	if o.PerUser == 0 {
 		o.PerUser = DefaultPerUser

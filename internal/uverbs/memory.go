@@ -122,14 +122,10 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 		c.abandon(pid, s)
 	}
 	if len(c.spaces) >= maxSpaces {
-		for pid, s := range c.spaces {
-			if s.dead() {
-				c.abandon(pid, s)
-			}
-		}
-		if len(c.spaces) >= maxSpaces {
-			return nil, syscall.ENOMEM
-		}
+		c.abandonDead()
+	}
+	if len(c.spaces) >= maxSpaces {
+		return nil, syscall.ENOMEM
 	}
 	s, err := c.dev.openSpace(pid)
 	if err != nil {
@@ -140,6 +136,15 @@ func (c *Context) space(pid int) (*space, syscall.Errno) {
 	c.dev.spaces[pid] = append(c.dev.spaces[pid], s)
 	c.dev.mu.Unlock()
 	return s, 0
+}
+
+// abandonDead forgets the spaces of all dead processes. The caller holds mu.
+func (c *Context) abandonDead() {
+	for pid, s := range c.spaces {
+		if s.dead() {
+			c.abandon(pid, s)
+		}
+	}
 }
 
 // abandon forgets the space of a dead process. The caller holds mu.
