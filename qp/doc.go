@@ -15,7 +15,7 @@
 //
 //   - inputs from the owner: HandlePacket, HandleTimeout, HandleDoorbells;
 //   - commands from the user: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
-//   - outputs to the owner: PollTransmit, PollEvent, NextTimeout, and Poll of a CQ;
+//   - outputs to the owner: PollTransmit, PollNext, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.
 //
 // An engine and everything in it belong to one goroutine at a time, the owner. Others may only call
@@ -60,8 +60,8 @@
 //   - timer.go: the timer wheel
 //   - prefetch.go: what is prefetched for the QPs that are next (see package sched)
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
-//   - requester.go, deferred.go, runs.go: from a work request to packets; payloads that the caller
-//     copies; runs of packets
+//   - requester.go, middle.go, deferred.go, runs.go: from a work request to packets; those in the
+//     middle of a message; payloads that the caller copies; runs of packets
 //   - completer.go: handling of responses
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
 //   - selective.go, selective_ack.go, selective_lost.go, selective_send.go, selective_read.go:

@@ -117,6 +117,7 @@ type Engine struct {
 	deferring bool                       // see DeferPayloads
 	uncopied  *QP                        // whose sent work request completes in Copied
 	tx        Transmit                   // the result of PollTransmit
+	middle    middle                     // for PollNext
 	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
 }
 
@@ -266,7 +267,7 @@ func (e *Engine) queuesIdle() bool {
 // until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
-	tx.Ended = 0
+	tx.Ended, tx.Next = 0, 0
 	e.undefer()
 	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
@@ -286,7 +287,9 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		case q.doneSending():
 			e.endService(q)
 		case uint32(n) < e.quantumLeft:
-			e.quantumLeft -= uint32(n)
+			if e.quantumLeft -= uint32(n); !short {
+				tx.Next = q.following(now)
+			}
 		default:
 			if e.serving = nil; q.list == inRunq {
 				e.enqueue(q)

@@ -41,8 +41,13 @@ func (c *cable) turn() {
 func (c *cable) drain(i int, deliver func(to *end)) {
 	e, to := c.ends[i], c.ends[1-i]
 	e.HandleDoorbells(c.now)
+	var tx *Transmit
 	for e.HasTransmit(c.now) {
-		tx := e.PollTransmit(c.now, c.buf[:])
+		if tx != nil && tx.Next > 0 {
+			tx = e.PollNext(c.now, c.buf[:])
+		} else {
+			tx = e.PollTransmit(c.now, c.buf[:])
+		}
 		if tx == nil {
 			return
 		}

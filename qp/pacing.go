@@ -80,6 +80,16 @@ func (q *QP) paced(now Time, n uint32) {
 	}
 }
 
+// paceable returns how many packets of n bytes may be sent now.
+func (q *QP) paceable(now Time, n uint32) int {
+	c := q.cc
+	left := now + c.burst - max(c.at, now)
+	if left < 0 || c.control != nil && c.control.limits { // the rate changes with each packet
+		return 0
+	}
+	return int(left/max(Time(n)*c.perKB>>10, 1)) + 1
+}
+
 // afterIdle makes the window smaller after a pause: packets at the rate of the acknowledgments do
 // not disturb others, a burst of a whole window would (RFC 2861). A paced QP sends no burst, and
 // keeps the window until the model is old.

@@ -154,8 +154,13 @@ func (w *world) pump(i int) bool {
 	e.HandleDoorbells(w.now)
 	var buf [8192]byte
 	did := false
+	var tx *Transmit
 	for e.HasTransmit(w.now) {
-		tx := e.PollTransmit(w.now, buf[:])
+		if tx != nil && tx.Next > 0 && w.pkts%7 != 0 {
+			tx = e.PollNext(w.now, buf[:])
+		} else {
+			tx = e.PollTransmit(w.now, buf[:])
+		}
 		if tx == nil {
 			break
 		}

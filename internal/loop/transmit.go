@@ -19,7 +19,12 @@ func (l *Loop) transmit(now qp.Time) int {
 		if tx == nil {
 			break
 		}
-		if n++; tx.Ended > txBatch-n {
+		for n++; tx.Next > 0 && n < txBatch && l.allocate(n); n++ {
+			if !l.buildNext(now, n) {
+				break
+			}
+		}
+		if tx.Ended > txBatch-n {
 			break // a message of that length does not fit in the batch
 		}
 	}
@@ -62,6 +67,23 @@ func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	if tx == nil {
 		return nil
 	}
+	l.finish(buf, tx)
+	return tx
+}
+
+// buildNext does the same for a packet that follows the last one; see qp.Transmit.Next.
+func (l *Loop) buildNext(now qp.Time, i int) bool {
+	buf := &l.tx[l.txAt+i]
+	tx := l.eng.PollNext(now, buf.B[:len(buf.B)-bth.ICRCLen])
+	if tx == nil {
+		return false
+	}
+	l.finish(buf, tx)
+	return true
+}
+
+// finish completes a packet of the engine.
+func (l *Loop) finish(buf *driver.Buf, tx *qp.Transmit) {
 	f := buf.B[:tx.Len+bth.ICRCLen]
 	if tx.Payload != nil {
 		l.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
@@ -74,7 +96,6 @@ func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	if l.tracer != nil {
 		l.tracer.sent(tx.QPN, f)
 	}
-	return tx
 }
 
 // flush sends the packets in the first n free buffers. The port owns these buffers afterwards.

@@ -1,0 +1,106 @@
+package qp
+
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// Packets in the middle of a long message or READ response differ only in PSN and payload. For one
+// of them, PollTransmit makes all checks and says in Transmit.Next for how many of the following
+// ones they hold: nothing ends there, waits, or asks for an ACK. PollNext writes these.
+
+// middle describes the packets that PollNext writes for the QP that is being served.
+type middle struct {
+	rest   []byte  // their payloads, in registered memory
+	size   uint32  // of one payload: the path MTU
+	answer *answer // to a READ; nil: they are requests
+	op     bth.Opcode
+}
+
+// PollNext is PollTransmit for a packet that follows the last one, if its Transmit.Next is not 0.
+// Between the two calls, the caller makes no other call to the engine except Copied. The result is
+// nil if b is too short.
+func (e *Engine) PollNext(now Time, b []byte) *Transmit {
+	tx, m, q := &e.tx, &e.middle, e.serving
+	if tx.Next <= 0 || len(b) < q.maxPacketLen() {
+		return nil
+	}
+	tx.Next--
+	psn := q.nxt
+	if a := m.answer; a != nil {
+		psn = a.psn + uint64(a.sent)
+		q.mayResend(now, a) // it counts what is sent for the first time
+		a.sent++
+		a.top = max(a.top, a.sent)
+	} else {
+		q.sq.curPkt++
+		q.nxt++
+		q.max = q.nxt
+		q.paced(now, m.size)
+	}
+	_, netLen := q.header(b, m.op, psn, false, 0)
+	at := netLen + bth.HeaderLen
+	tx.Len = at + int(m.size)
+	e.undefer()
+	e.copyOut(b[at:tx.Len], at, m.rest[:m.size])
+	m.rest = m.rest[m.size:]
+	q.countSent(m.size)
+	e.quantumLeft -= uint32(tx.Len)
+	e.c.SentPkts++
+	return tx
+}
+
+// following prepares for PollNext after a packet of the QP. It returns Transmit.Next.
+func (q *QP) following(now Time) int {
+	if q.owes && q.hasAnswer(now) {
+		return q.followingAnswers()
+	}
+	s := &q.sq
+	if q.typ != RC || s.curPkt == 0 || q.win.repairing || q.nxt != q.max {
+		return 0
+	}
+	w, mtu := s.at(s.cur), q.mtu.Load()
+	if w.op > OpWriteImm || w.inline {
+		return 0
+	}
+	// The packet that fills the window asks for an ACK.
+	n := min(int(w.npkts-1-s.curPkt), q.space()-1, int(q.lastAsked+q.win.ackInterval()-q.nxt))
+	if q.win.modeled && q.cc.perKB != 0 {
+		n = min(n, q.paceable(now, mtu))
+	}
+	off := s.curPkt * mtu
+	for _, g := range s.sgesAt(s.cur) {
+		if off < g.Length {
+			n = min(n, int((g.Length-off)/mtu))
+			mem, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off),
+				uint32(max(n, 0))*mtu, 0)
+			return q.eng.follow(middle{mem, mtu, nil, opcodes[RC][w.op][0]}, n, v)
+		}
+		off -= g.Length
+	}
+	return 0
+}
+
+// followingAnswers does the same after a packet of the answer to a READ.
+func (q *QP) followingAnswers() int {
+	if q.answers.empty() || q.cnpOwed {
+		return 0
+	}
+	a, mtu := &q.answers.list[q.answers.first], q.mtu.Load()
+	if a.atomic || a.again || a.sent == 0 {
+		return 0
+	}
+	n := int(a.npkts-a.sent) - 1
+	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(a.sent)*uint64(mtu),
+		uint32(max(n, 0))*mtu, mr.RemoteRead)
+	return q.eng.follow(middle{mem, mtu, a, bth.RCReadResponseMiddle}, n, v)
+}
+
+// follow prepares for n packets, as far as the turn of the QP permits them.
+func (e *Engine) follow(m middle, n int, v mr.Verdict) int {
+	if v != mr.OK {
+		return 0
+	}
+	e.middle = m
+	return max(min(n, int((e.quantumLeft-1)/(bth.MaxNetHeader+bth.HeaderLen+m.size))), 0)
+}
