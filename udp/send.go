@@ -52,6 +52,9 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	before := p.out.Stats.TxFrames
 	for i := range bufs {
 		b := bufs[i].B
+		if p.out.Next(b) {
+			continue
+		}
 		s, headers := p.parse(b)
 		if s == nil {
 			p.out.Stats.TxDropped++

@@ -156,12 +156,14 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 	rest := 0
 	for i := range bufs {
 		f := bufs[i].B
-		if headersOf(f) != n || string(destination(f, n)) != string(dst) {
-			bufs[rest] = bufs[i]
-			rest++
-			continue
+		if !b.sender.Next(f) {
+			if headersOf(f) != n || string(destination(f, n)) != string(dst) {
+				bufs[rest] = bufs[i]
+				rest++
+				continue
+			}
+			b.sender.Add(socket, f, n)
 		}
-		b.sender.Add(socket, f, n)
 		b.frames = append(b.frames, bufs[i])
 	}
 	b.sender.Flush()

@@ -175,24 +175,33 @@ func (s *Sender) Observe(b []byte, n int) {
 	}
 }
 
-// joined records that packet b to a peer is in a run.
-func (s *Sender) joined(p *peer, b []byte) {
+// joined records that packet b to a peer is in a run. It returns the flow, or nil if it does not
+// record it.
+func (s *Sender) joined(p *peer, b []byte) *flow {
 	if p.safe {
-		return
+		return nil
 	}
 	key, reliable := flowKey(p, b)
 	if !reliable {
+		return nil
+	}
+	f := &s.flows[flowIndex(key)]
+	f.key = key
+	p.joined(f, psn(b))
+	return f
+}
+
+// joined records that the packet of a flow to the peer is in a run.
+func (p *peer) joined(f *flow, psn uint32) {
+	f.latest, p.used = psn, true
+	if p.credit == maxCredit {
 		return
 	}
-	s.flows[flowIndex(key)] = flow{key, psn(b)}
-	p.used = true
-	if p.credit < maxCredit {
-		if p.credit++; p.credit == proven {
-			p.proven = true
-		}
-		if p.credit == maxCredit {
-			p.pause, p.pauses = shortPause, 0
-		}
+	switch p.credit++; p.credit {
+	case proven:
+		p.proven = true
+	case maxCredit:
+		p.pause, p.pauses = shortPause, 0
 	}
 }
 

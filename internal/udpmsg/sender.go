@@ -97,6 +97,10 @@ type run struct {
 	slot    byte // of all packets
 	header  []byte
 	peer    *peer
+	// For Next; valid from the second packet on.
+	head uint64 // of the latest packet: the BTH before AckReq and PSN
+	psn  uint32 // of the latest packet
+	flow *flow  // nil: that of the packets is not recorded
 }
 
 // NewSender returns a Sender without packets.
@@ -166,10 +170,36 @@ func (s *Sender) extend(b, p []byte) bool {
 		a.peer = r.peer
 		s.out.setControl(i, s.out.addSegment(i, int(a.control), uint16(r.size)))
 	}
-	s.joined(r.peer, p)
+	r.flow = s.joined(r.peer, p)
+	r.head, r.psn = binary.BigEndian.Uint64(p), psn(p)
 	r.packets++
 	r.bytes += len(p)
 	r.closed = len(p) < r.size
+	return true
+}
+
+// Next is Add for a frame that differs from the latest one only in identification, PSN, AckReq and
+// payload, as packets in the middle of a message do. It returns false if Add must add the frame.
+func (s *Sender) Next(b []byte) bool {
+	r := &s.run
+	n := len(r.header)
+	if r.packets < 2 || r.packets == MaxRun || r.closed || len(b) != n+r.size ||
+		r.bytes+r.size > maxBytes {
+		return false
+	}
+	p := b[n:]
+	if binary.BigEndian.Uint64(p) != r.head || psn(p) != (r.psn+1)&psnMask ||
+		!sameFlow(r.header, b) {
+		return false
+	}
+	s.out.SetMemory(s.queued-1, r.packets, p)
+	s.setICRC(b, p, r.packets)
+	r.psn = psn(p)
+	if r.flow != nil {
+		r.peer.joined(r.flow, r.psn)
+	}
+	r.packets++
+	r.bytes += r.size
 	return true
 }
 

@@ -1,0 +1,120 @@
+package udpmsg
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/frame"
+)
+
+// queued describes what a Sender would send, and what it has recorded.
+func queued(s *Sender, to bth.GID) string {
+	text := ""
+	for i := range s.queued {
+		for k := range s.out.packets(i) {
+			text += fmt.Sprintf("%x\n", s.out.packet(i, k))
+		}
+		text += "--\n"
+	}
+	r, p := s.run, s.known[to]
+	return text + fmt.Sprint(r.packets, r.bytes, r.closed, p.credit, p.used, p.proven, s.flows)
+}
+
+// Next adds the frames that Add would add to the same run, and refuses others.
+func TestNext(t *testing.T) {
+	a := frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), HopLimit: 64,
+		Dst: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2")), SrcPort: 0xc123}
+	v6 := a
+	v6.Src = bth.GIDFromAddr(netip.MustParseAddr("2001:db8::1"))
+	v6.Dst = bth.GIDFromAddr(netip.MustParseAddr("2001:db8::2"))
+	local := a
+	local.Dst = bth.GIDFromAddr(netip.MustParseAddr("127.0.0.2"))
+	encode := func(f func(*frame.Address, *bth.BTHFields, *int), a frame.Address) []byte {
+		h := bth.BTHFields{Opcode: bth.RCWriteMiddle, PKey: bth.DefaultPKey, DestQP: 7, PSN: 5}
+		n := 1024
+		if f != nil {
+			f(&a, &h, &n)
+		}
+		b := make([]byte, 2048)
+		at := frame.PutHeaders(b, &a)
+		bth.PutBTH(b[at:], &h)
+		b = b[:at+bth.HeaderLen+n+bth.ICRCLen]
+		(&frame.Encoder{ID: 500}).Finish(b, at)
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		a    frame.Address
+		edit func(*frame.Address, *bth.BTHFields, *int)
+		next bool
+	}{
+		{"the next packet", a, nil, true},
+		{"the next packet, IPv6", v6, nil, true},
+		{"the next packet on the same host", local, nil, true},
+		{"AckReq", a, func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.AckReq = true }, true},
+		{"the last packet", a,
+			func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.Opcode = bth.RCWriteLast }, false},
+		{"a shorter packet", a, func(_ *frame.Address, _ *bth.BTHFields, n *int) { *n = 1020 }, false},
+		{"a longer packet", a, func(_ *frame.Address, _ *bth.BTHFields, n *int) { *n = 1028 }, false},
+		{"a gap", a, func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.PSN++ }, false},
+		{"the same packet again", a,
+			func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.PSN-- }, false},
+		{"another QP", a, func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.DestQP++ }, false},
+		{"another partition", a,
+			func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.PKey = 0x8001 }, false},
+		{"another destination", a, func(a *frame.Address, _ *bth.BTHFields, _ *int) {
+			a.Dst = bth.GIDFromAddr(netip.MustParseAddr("192.0.2.3"))
+		}, false},
+		{"another source", v6, func(a *frame.Address, _ *bth.BTHFields, _ *int) {
+			a.Src = bth.GIDFromAddr(netip.MustParseAddr("2001:db8::3"))
+		}, false},
+		{"another traffic class", a,
+			func(a *frame.Address, _ *bth.BTHFields, _ *int) { a.TrafficClass = 8 }, false},
+		{"another hop limit", v6,
+			func(a *frame.Address, _ *bth.BTHFields, _ *int) { a.HopLimit = 1 }, false},
+		{"IPv6 after IPv4", a, func(a *frame.Address, _ *bth.BTHFields, n *int) {
+			*a = v6
+			*n -= LenV6 - LenV4
+		}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			frames := [][]byte{
+				encode(func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.PSN -= 2 }, c.a),
+				encode(func(_ *frame.Address, h *bth.BTHFields, _ *int) { h.PSN-- }, c.a),
+				encode(c.edit, c.a),
+			}
+			var text [2]string
+			for i := range text {
+				s := NewSender()
+				k := Socket{Port: 0xc001, Runs: true}
+				if s.Next(frames[0]) {
+					t.Fatal("Next() = true for the first frame, want false")
+				}
+				for j, f := range frames {
+					f = slices.Clone(f)
+					next := i == 1 && s.Next(f)
+					if !next {
+						s.Add(k, f, headersLen(f))
+					}
+					if want := i == 1 && j == 2 && c.next; next != want {
+						t.Errorf("Next() = %v for frame %d, want %v", next, j, want)
+					}
+				}
+				text[i] = queued(s, c.a.Dst)
+			}
+			if text[0] != text[1] {
+				t.Errorf("with Next:\n%.2000s\nwithout:\n%.2000s", text[1], text[0])
+			}
+		})
+	}
+}
+
+func headersLen(b []byte) int {
+	if b[12] == 0x08 {
+		return LenV4
+	}
+	return LenV6
+}
