@@ -42,7 +42,7 @@ func (v Verdict) String() string {
 
 // CheckLocal returns the bytes [addr, addr+n) of the region with this L_Key. The region must belong
 // to pd, contain the range, and grant need, which is LocalWrite, or 0 for reading. The result may
-// be used while the current packet or work request is processed. CheckLocal may be called from any
+// be used until the current step of the engine's owner ends. CheckLocal may be called from any
 // goroutine, concurrently with Register and Deregister. It does not allocate.
 func (t *Table) CheckLocal(pd *PD, key Key, addr uint64, n uint32, need Access) ([]byte, Verdict) {
 	m := t.local.find(key)

@@ -185,10 +185,10 @@ func (t *Table) unpublish(m *MR) {
 }
 
 // Deregister invalidates both keys: every check that starts after it returns fails. A check that
-// started before may still use the memory, so the caller must wait for packets in progress before
-// it reuses the memory. Errors: ErrBusy while windows are bound to the region (IBA 10.6.7.2.4),
-// ErrClosed the second time, ErrPD for an MR of another table, ErrAccess for a registration of a
-// fast MR.
+// started before may still use the memory, so the caller must wait until the current step of the
+// engine's owner has ended before it reuses the memory. Errors: ErrBusy while windows are bound to
+// the region (IBA 10.6.7.2.4), ErrClosed the second time, ErrPD for an MR of another table,
+// ErrAccess for a registration of a fast MR.
 func (t *Table) Deregister(m *MR) error {
 	switch {
 	case m == nil || m.pd.table != t:

@@ -201,6 +201,9 @@ func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 	}
 	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), off, p.Payload)
 	q.answered(now, w, st)
+	if !p.Info.End {
+		q.arrives()
+	}
 }
 
 func (q *QP) handleAtomicAck(now Time, psn uint64, p *bth.Packet) {

@@ -13,7 +13,7 @@
 //
 // There are four kinds of methods:
 //
-//   - inputs from the owner: HandlePacket, HandleTimeout, HandleDoorbells;
+//   - inputs from the owner: HandlePacket, HandleNext, HandleTimeout, HandleDoorbells;
 //   - commands from the user: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
 //   - outputs to the owner: PollTransmit, PollNext, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.
@@ -69,6 +69,7 @@
 //     missing packet is lost; retransmission; READ responses
 //   - window.go, congestion.go, pacing.go, dcqcn.go: the limit of packets in flight; the algorithms
 //     that adapt it to the path; when the next packet may be sent
+//   - arrivals.go: received packets in the middle of a message
 //   - responder.go, execute.go: checks and execution of request packets
 //   - reorder.go, reorder_fill.go, reorder_place.go, reorder_pool.go: selective repeat at the
 //     responder: what it holds after a gap, how it executes that, what it can put in memory at

@@ -118,6 +118,7 @@ type Engine struct {
 	uncopied  *QP                        // whose sent work request completes in Copied
 	tx        Transmit                   // the result of PollTransmit
 	middle    middle                     // for PollNext
+	arrivals  arrivals                   // for HandleNext
 	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
 }
 
@@ -188,6 +189,7 @@ func (e *Engine) Counters() *Counters {
 // on the QP's state (IBA 9.6.1.1; RoCEv2 A17.4). It does not keep references to p. It returns false
 // if the packet was dropped because it belongs to no QP.
 func (e *Engine) HandlePacket(now Time, p *bth.Packet) bool {
+	e.HandleEnd(now)
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(len(p.Payload))
 	dest := p.BTH.DestQP()

@@ -232,12 +232,22 @@ func (w *world) step(limit Time) bool {
 		return false
 	}
 	w.now = next
+	var seen [2]bool
 	for len(w.wire) > 0 && w.wire[0].at <= w.now {
 		f := w.wire[0]
 		w.wire = w.wire[1:]
-		if p := w.parse(1-f.to, f.data); w.arrive == nil || w.arrive(f.to, p) {
-			w.ends[f.to].HandlePacket(w.now, p)
+		p, e := w.parse(1-f.to, f.data), w.ends[f.to]
+		if w.arrive == nil {
+			if !seen[f.to] || !e.HandleNext(w.now, p) {
+				e.HandlePacket(w.now, p)
+			}
+			seen[f.to] = true
+		} else if w.arrive(f.to, p) {
+			e.HandlePacket(w.now, p)
 		}
+	}
+	for _, e := range w.ends {
+		e.HandleEnd(w.now)
 	}
 	for _, e := range w.ends {
 		e.HandleTimeout(w.now)

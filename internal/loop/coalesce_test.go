@@ -192,7 +192,7 @@ func TestCoalesceIgnoresDropped(t *testing.T) {
 		buf = buf[:netLen+int(fields.Opcode.Info().HeaderLen)+1024+bth.ICRCLen]
 		new(frame.Encoder).Finish(buf, netLen)
 		for range 2 * coalesceQuiet {
-			b.handleFrame(b.now(), buf)
+			b.handleFrame(b.now(), buf, false)
 		}
 		b.coalesce.batch(b.now())
 		if got := b.coalesce.until != 0; got != c.counts || b.ctr.RxFrames != 2*coalesceQuiet {

@@ -22,8 +22,9 @@ func (l *Loop) receive(now qp.Time, n int) int {
 		if ahead > 0 && i%ahead == 0 {
 			l.prefetch(l.rx[i:min(i+ahead, n)])
 		}
-		l.handleFrame(now, l.rx[i].B)
+		l.handleFrame(now, l.rx[i].B, i > 0)
 	}
+	l.eng.HandleEnd(now)
 	// In virtual time there is no latency to save. A guest still needs the payloads.
 	if l.ticks == nil && l.guest == nil {
 		l.releaseFrames()
@@ -48,7 +49,8 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 	l.eng.Prefetch(l.previews[:len(bufs)])
 }
 
-func (l *Loop) handleFrame(now qp.Time, b []byte) {
+// handleFrame handles a frame. next says that it follows another one in the same batch.
+func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) {
 	l.ctr.RxFrames++
 	l.ctr.RxBytes += uint64(len(b))
 	if r := l.dec.Decode(b, &l.pkt); r != frame.ReasonOK {
@@ -76,7 +78,12 @@ func (l *Loop) handleFrame(now qp.Time, b []byte) {
 		l.tracer.f(false, l.pkt.BTH.DestQP(), &l.pkt)
 	}
 	if l.pkt.BTH.DestQP() == bth.QPNGSI {
+		l.eng.HandleEnd(now)
 		l.host.HandleQP1(now, &l.pkt)
+		return
+	}
+	if next && l.eng.HandleNext(now, &l.pkt) {
+		l.coalesce.packet(&l.pkt)
 		return
 	}
 	// Packets that belong to no QP must not delay those that do.

@@ -164,7 +164,7 @@ func TestImpossibleDatagramsAreDropped(t *testing.T) {
 		before := read()
 		b.handleFrame(b.now(), datagram(&frame.Address{SrcMAC: from, DstMAC: c.mac, VLAN: c.vlan,
 			Src: bth.GIDFromAddr(c.src), Dst: bth.GIDFromAddr(c.dst), SrcPort: 0xc000,
-			HopLimit: 64}, c.dest))
+			HopLimit: 64}, c.dest), false)
 		got := read()
 		got = counters{got.local - before.local, got.mac - before.mac, got.vlan - before.vlan,
 			got.source - before.source, got.qp1 - before.qp1, got.engine - before.engine}

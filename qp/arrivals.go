@@ -1,0 +1,139 @@
+package qp
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/mr"
+)
+
+// Packets in the middle of a long message differ only in PSN and payload, on arrival as well. If
+// one of them was executed, HandleNext executes the next ones without most checks.
+
+// arrivals is what HandleNext knows of the SEND, WRITE or READ to which the last packet belongs.
+type arrivals struct {
+	q     *QP    // nil: the last packet belongs to none of them, or ends it
+	rest  []byte // memory for the packets that follow; nil: not known yet
+	head  uint64 // of the packets in the middle: the BTH before AckReq and PSN
+	read  bool   // they are responses to a READ
+	acked uint64 // such packets of which the QP does not know yet
+}
+
+// HandleNext is HandlePacket for a packet in the middle of a message that follows the last packet.
+// The caller makes no other call to the engine in between, and calls HandleEnd after the last one.
+// The result is false if HandlePacket must handle the packet.
+func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
+	a := &e.arrivals
+	q := a.q
+	if q == nil || a.rest == nil && !a.prepare(p) {
+		return false
+	}
+	n, psn := uint32(len(p.Payload)), q.epsn
+	if a.read {
+		if psn = q.una; psn == q.max {
+			return false
+		}
+	}
+	if binary.BigEndian.Uint64(p.BTH) != a.head || p.BTH.PSN() != wirePSN(psn) ||
+		n != q.mtu.Load() || int(n) > len(a.rest) || p.TrafficClass&ecnMask == ecnCE ||
+		!q.path.Matches(p) {
+		return false
+	}
+	e.c.RcvdPkts++
+	e.c.RcvdBytes += uint64(n)
+	q.meter().rcvd += uint64(n)
+	mr.CopyIn(a.rest, p.Payload)
+	a.rest = a.rest[n:]
+	if a.read {
+		q.una++
+		a.acked++
+		return true
+	}
+	q.off += n
+	q.epsn++
+	q.ackable = q.epsn
+	q.unacked++
+	q.oweAck(now, p.BTH.AckReq())
+	return true
+}
+
+// HandleEnd ends a batch of packets, some of which HandleNext may have handled.
+func (e *Engine) HandleEnd(now Time) {
+	a := &e.arrivals
+	q, n := a.q, a.acked
+	a.q, a.acked = nil, 0
+	if n > 0 {
+		q.progress(now, n)
+	}
+}
+
+// arrives prepares for HandleNext after a packet that does not end its message.
+func (q *QP) arrives() { q.eng.arrivals = arrivals{q: q} }
+
+// prepare finds the memory for the packets that follow, the first of which is p.
+func (a *arrivals) prepare(p *bth.Packet) bool {
+	q := a.q
+	if q.typ != RC || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
+		return false
+	}
+	v := mr.Bounds
+	switch p.BTH.Opcode() {
+	case bth.RCSendMiddle:
+		a.rest, v = q.restOfSend()
+	case bth.RCWriteMiddle:
+		a.rest, v = q.restOfWrite()
+	case bth.RCReadResponseMiddle:
+		a.rest, v = q.restOfRead()
+		a.read = true
+	}
+	a.head = binary.BigEndian.Uint64(p.BTH)
+	return v == mr.OK
+}
+
+// restOfSend returns the memory for the rest of the SEND in progress, as far as it is contiguous.
+func (q *QP) restOfSend() ([]byte, mr.Verdict) {
+	r := &q.recv
+	if q.msg != msgSend || q.refused {
+		return nil, mr.Bounds
+	}
+	pd := q.pd
+	if q.srq != nil {
+		pd = q.srq.pd
+	}
+	return q.eng.contiguous(pd, r.sges[:r.nsge], q.off, r.length-q.off)
+}
+
+// restOfWrite returns the memory for the rest of the WRITE in progress.
+func (q *QP) restOfWrite() ([]byte, mr.Verdict) {
+	if q.msg != msgWrite || q.refused {
+		return nil, mr.Bounds
+	}
+	return q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(q.key), q.va+uint64(q.off), q.dma-q.off,
+		mr.RemoteWrite)
+}
+
+// restOfRead returns the memory for the rest of the oldest READ, as far as it is contiguous, and
+// without the last byte: HandlePacket handles the packet that ends the READ.
+func (q *QP) restOfRead() ([]byte, mr.Verdict) {
+	s := &q.sq
+	tail := s.tail.Load()
+	w := s.at(tail)
+	if tail == s.started || w.op != OpRead {
+		return nil, mr.Bounds
+	}
+	off := uint32(q.una-w.psn) * q.mtu.Load()
+	return q.eng.contiguous(q.pd, s.sgesAt(tail), off, w.length-1-off)
+}
+
+// contiguous returns the memory at offset off of an SGE list up to the end of that SGE, but at most
+// n bytes.
+func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32) ([]byte, mr.Verdict) {
+	for _, g := range sges {
+		if off < g.Length {
+			return e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off), min(g.Length-off, n),
+				mr.LocalWrite)
+		}
+		off -= g.Length
+	}
+	return nil, mr.Bounds
+}
