@@ -58,8 +58,7 @@ func receive(fd int, n *notification) error {
 }
 
 func send(fd int, r *response) error {
-	_, err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r))
-	return err
+	return quickIoctl(fd, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(r))
 }
 
 func installFD(fd int, a *addFD) (int, error) {
@@ -67,8 +66,7 @@ func installFD(fd int, a *addFD) (int, error) {
 }
 
 func idValid(fd int, id uint64) error {
-	_, err := ioctl(fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
-	return err
+	return quickIoctl(fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
 }
 
 func setNotifyFlags(fd int, flags uint64) error {
@@ -80,6 +78,12 @@ func setNotifyFlags(fd int, flags uint64) error {
 func ioctl(fd int, cmd uint, p unsafe.Pointer) (int, error) {
 	n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(p))
 	return int(n), errOf(e)
+}
+
+// quickIoctl is ioctl for commands that do not wait. It does without the scheduler of Go.
+func quickIoctl(fd int, cmd uint, p unsafe.Pointer) error {
+	_, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(p))
+	return errOf(e)
 }
 
 func errOf(e syscall.Errno) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -101,7 +102,9 @@ func (s *Supervisor) find(c *seccomp.Call, dir int, name string) (sysfs.Entry, b
 }
 
 // fdPath returns the path of a descriptor of the program in /proc.
-func fdPath(c *seccomp.Call, fd int) string { return fmt.Sprintf("/proc/%d/fd/%d", c.PID(), fd) }
+func fdPath(c *seccomp.Call, fd int) string {
+	return "/proc/" + strconv.Itoa(c.PID()) + "/fd/" + strconv.Itoa(fd)
+}
 
 // open opens a file of the tree, or a device.
 func (s *Supervisor) open(c *seccomp.Call, f *seccomp.FileCall, e sysfs.Entry) {

@@ -147,6 +147,7 @@ func readIoctl(call Caller, arg uint64) (object, method uint16, a attrs, no sysc
 		}
 	}
 	d = abi.Decoder{B: list}
+	a.list = make([]attr, 0, n)
 	for i := range uint64(n) {
 		x := attr{id: d.U16(), len: d.U16(), at: arg + ioctlHeader + ioctlAttr*i}
 		x.flags = d.U16()

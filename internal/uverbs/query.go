@@ -116,7 +116,7 @@ func (c *Context) queryPortIoctl(a *attrs) syscall.Errno {
 	if uint8(a.value(0)) != 1 {
 		return syscall.EINVAL
 	}
-	var e abi.Encoder
+	e := abi.Encoder{B: make([]byte, 0, 64)}
 	c.putPort(&e)
 	e.U64(0)
 	return a.output(1, e.B)
