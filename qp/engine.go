@@ -269,7 +269,7 @@ func (e *Engine) queuesIdle() bool {
 // until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
-	tx.Ended, tx.Next = 0, 0
+	tx.Ended, tx.Next, e.middle.sent = 0, 0, false
 	e.undefer()
 	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
@@ -289,7 +289,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		case q.doneSending():
 			e.endService(q)
 		case uint32(n) < e.quantumLeft:
-			if e.quantumLeft -= uint32(n); !short {
+			if e.quantumLeft -= uint32(n); e.middle.sent && !short {
 				tx.Next = q.following(now)
 			}
 		default:

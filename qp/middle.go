@@ -11,7 +11,8 @@ import (
 
 // middle describes the packets that PollNext writes for the QP that is being served.
 type middle struct {
-	rest   []byte  // their payloads, in registered memory
+	sent   bool    // the last packet belongs to a message or READ response, and does not end it
+	rest   []byte  // the payloads of the packets that follow, in registered memory
 	size   uint32  // of one payload: the path MTU
 	answer *answer // to a READ; nil: they are requests
 	op     bth.Opcode
@@ -50,17 +51,15 @@ func (e *Engine) PollNext(now Time, b []byte) *Transmit {
 	return tx
 }
 
-// following prepares for PollNext after a packet of the QP. It returns Transmit.Next.
+// following prepares for PollNext after a packet that does not end its message or READ response. It
+// returns Transmit.Next.
 func (q *QP) following(now Time) int {
 	if q.owes && q.hasAnswer(now) {
 		return q.followingAnswers()
 	}
 	s := &q.sq
-	if q.typ != RC || s.curPkt == 0 || q.win.repairing || q.nxt != q.max {
-		return 0
-	}
 	w, mtu := s.at(s.cur), q.mtu.Load()
-	if w.op > OpWriteImm || w.inline {
+	if q.win.repairing || q.nxt != q.max || w.inline {
 		return 0
 	}
 	// The packet that fills the window asks for an ACK.
@@ -74,7 +73,7 @@ func (q *QP) following(now Time) int {
 			n = min(n, int((g.Length-off)/mtu))
 			mem, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off),
 				uint32(max(n, 0))*mtu, 0)
-			return q.eng.follow(middle{mem, mtu, nil, opcodes[RC][w.op][0]}, n, v)
+			return q.eng.follow(middle{rest: mem, size: mtu, op: opcodes[RC][w.op][0]}, n, v)
 		}
 		off -= g.Length
 	}
@@ -87,13 +86,13 @@ func (q *QP) followingAnswers() int {
 		return 0
 	}
 	a, mtu := &q.answers.list[q.answers.first], q.mtu.Load()
-	if a.atomic || a.again || a.sent == 0 {
+	if a.again {
 		return 0
 	}
 	n := int(a.npkts-a.sent) - 1
 	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(a.sent)*uint64(mtu),
 		uint32(max(n, 0))*mtu, mr.RemoteRead)
-	return q.eng.follow(middle{mem, mtu, a, bth.RCReadResponseMiddle}, n, v)
+	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle}, n, v)
 }
 
 // follow prepares for n packets, as far as the turn of the QP permits them.

@@ -211,7 +211,7 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
 			a.sent++
 			a.top = max(a.top, a.sent)
-			if a.sent == a.npkts {
+			if q.eng.middle.sent = a.sent < a.npkts; !q.eng.middle.sent {
 				q.popAnswer(now)
 			}
 			return n, netLen
