@@ -105,6 +105,7 @@ func (e *Engine) PollAck(q *QP, b []byte) *Transmit {
 	}
 	tx := &e.tx
 	tx.Payload, tx.PayloadAt, tx.Class = nil, 0, q.Class()
+	tx.Ended, tx.Next = 0, 0
 	tx.Len, tx.NetLen = q.sendAck(b)
 	tx.QPN = q.qpn
 	e.c.SentPkts++

@@ -16,12 +16,12 @@ type arrivals struct {
 	rest  []byte // memory for the packets that follow; nil: not known yet
 	head  uint64 // of the packets in the middle: the BTH before AckReq and PSN
 	read  bool   // they are responses to a READ
-	acked uint64 // such packets of which the QP does not know yet
+	acked uint64 // such packets that were not passed to progress yet
 }
 
 // HandleNext is HandlePacket for a packet in the middle of a message that follows the last packet.
-// The caller makes no other call to the engine in between, and calls HandleEnd after the last one.
-// The result is false if HandlePacket must handle the packet.
+// The caller makes no other call to the engine in between except Prefetch, and calls HandleEnd
+// after the last packet. The result is false if HandlePacket must handle the packet.
 func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
 	a := &e.arrivals
 	q := a.q
@@ -67,13 +67,13 @@ func (e *Engine) HandleEnd(now Time) {
 	}
 }
 
-// arrives prepares for HandleNext after a packet that does not end its message.
-func (q *QP) arrives() { q.eng.arrivals = arrivals{q: q} }
+// expectNext prepares for HandleNext after a packet that does not end its message.
+func (q *QP) expectNext() { q.eng.arrivals = arrivals{q: q} }
 
 // prepare finds the memory for the packets that follow, the first of which is p.
 func (a *arrivals) prepare(p *bth.Packet) bool {
 	q := a.q
-	if q.typ != RC || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
+	if q.typ != RC || q.State() == Err || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
 		return false
 	}
 	v := mr.Bounds
@@ -118,7 +118,7 @@ func (q *QP) restOfRead() ([]byte, mr.Verdict) {
 	s := &q.sq
 	tail := s.tail.Load()
 	w := s.at(tail)
-	if tail == s.started || w.op != OpRead {
+	if q.win.repairing || tail == s.started || w.op != OpRead {
 		return nil, mr.Bounds
 	}
 	off := uint32(q.una-w.psn) * q.mtu.Load()

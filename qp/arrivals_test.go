@@ -217,7 +217,8 @@ func arrive(t *testing.T, c *arrivalCase, selective, next bool) (state string, n
 	to.HandleEnd(w.now)
 	traffic, _ := b.Traffic()
 	state = fmt.Sprint(b.State(), b.epsn, b.ackable, b.msn, b.msg, b.off, b.ackState, b.refused,
-		b.una, b.nxt, b.win, b.rec.ackDeadline, b.rec.probeDeadline, b.retries, b.rdUsed, b.reorder != nil, traffic, *to.Counters(),
+		b.una, b.nxt, b.win, b.rec.ackDeadline, b.rec.probeDeadline, b.retries, b.rdUsed,
+		b.reorder != nil, traffic, *to.Counters(),
 		to.cq.Len())
 	return state + fmt.Sprintf("%x", to.mem[:32<<10]), n
 }

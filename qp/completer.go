@@ -202,7 +202,7 @@ func (q *QP) handleReadResponse(now Time, psn uint64, p *bth.Packet) {
 	st := q.eng.scatter(q.pd, q.sq.sgesAt(q.sq.tail.Load()), off, p.Payload)
 	q.answered(now, w, st)
 	if !p.Info.End {
-		q.arrives()
+		q.expectNext()
 	}
 }
 

@@ -117,6 +117,7 @@ type Engine struct {
 	deferring bool                       // see DeferPayloads
 	uncopied  *QP                        // whose sent work request completes in Copied
 	tx        Transmit                   // the result of PollTransmit
+	inMessage bool                       // the last packet does not end its message or READ response
 	middle    middle                     // for PollNext
 	arrivals  arrivals                   // for HandleNext
 	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
@@ -269,13 +270,14 @@ func (e *Engine) queuesIdle() bool {
 // until the next call. It is nil if there is nothing to send now.
 func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 	tx := &e.tx
-	tx.Ended, tx.Next, e.middle.sent = 0, 0, false
+	tx.Ended, tx.Next = 0, 0
 	e.undefer()
 	for q := e.next(now); q != nil; q = e.next(now) {
 		to, short := b, len(b) < q.maxPacketLen()
 		if short {
 			to = e.spill[:]
 		}
+		e.inMessage = false
 		n, netLen := q.transmit(now, to)
 		if n == 0 {
 			e.undefer()
@@ -289,7 +291,7 @@ func (e *Engine) PollTransmit(now Time, b []byte) *Transmit {
 		case q.doneSending():
 			e.endService(q)
 		case uint32(n) < e.quantumLeft:
-			if e.quantumLeft -= uint32(n); e.middle.sent && !short {
+			if e.quantumLeft -= uint32(n); e.inMessage && !short {
 				tx.Next = q.following(now)
 			}
 		default:

@@ -45,7 +45,6 @@ func (q *QP) executeSend(p *bth.Packet) verdict {
 	q.off += n
 	q.msg = msgSend
 	if !p.Info.End {
-		q.arrives()
 		return accept
 	}
 	q.msg = msgNone
@@ -111,9 +110,6 @@ func (q *QP) executeWrite(p *bth.Packet) verdict {
 		if dst, v = q.checkRemote(q.key, q.va+uint64(q.off), n, mr.RemoteWrite); v != accept {
 			return v
 		}
-	}
-	if !p.Info.End && q.eng.target == nil {
-		q.arrives()
 	}
 	q.eng.place(dst, p)
 	q.off += n

@@ -11,8 +11,7 @@ import (
 
 // middle describes the packets that PollNext writes for the QP that is being served.
 type middle struct {
-	sent   bool    // the last packet belongs to a message or READ response, and does not end it
-	rest   []byte  // the payloads of the packets that follow, in registered memory
+	rest   []byte  // their payloads, in registered memory
 	size   uint32  // of one payload: the path MTU
 	answer *answer // to a READ; nil: they are requests
 	op     bth.Opcode
@@ -59,7 +58,7 @@ func (q *QP) following(now Time) int {
 	}
 	s := &q.sq
 	w, mtu := s.at(s.cur), q.mtu.Load()
-	if q.win.repairing || q.nxt != q.max || w.inline {
+	if q.win.repairing || q.nxt != q.max {
 		return 0
 	}
 	// The packet that fills the window asks for an ACK.
@@ -68,7 +67,7 @@ func (q *QP) following(now Time) int {
 		n = min(n, q.paceable(now, mtu))
 	}
 	off := s.curPkt * mtu
-	for _, g := range s.sgesAt(s.cur) {
+	for _, g := range s.sgesAt(s.cur) { // none for inline data
 		if off < g.Length {
 			n = min(n, int((g.Length-off)/mtu))
 			mem, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off),
@@ -82,7 +81,7 @@ func (q *QP) following(now Time) int {
 
 // followingAnswers does the same after a packet of the answer to a READ.
 func (q *QP) followingAnswers() int {
-	if q.answers.empty() || q.cnpOwed {
+	if q.answers.empty() {
 		return 0
 	}
 	a, mtu := &q.answers.list[q.answers.first], q.mtu.Load()

@@ -174,3 +174,66 @@ func TestPollNextRefuses(t *testing.T) {
 		t.Errorf("PollNext() after the last one = %+v, want nil", tx)
 	}
 }
+
+// In these states each packet needs all checks.
+func TestNoPollNext(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// prepare prepares the QP, which has sent a packet of a WRITE of 20 packets if started.
+		started bool
+		prepare func(w *world, q *QP)
+		inline  int // bytes of a WRITE; 0: 20 packets
+	}{
+		{"a scoreboard is open", false, func(_ *world, q *QP) { q.openScoreboard() }, 0},
+		{"a retransmission", true, func(w *world, q *QP) {
+			w.sends(0, q, false)
+			q.nxt = q.una
+			q.rewindCursor()
+			q.eng.schedule(q)
+		}, 0},
+		{"inline data", false, func(*world, *QP) {}, 1000},
+		{"an ACK that the request may precede", false, func(w *world, q *QP) {
+			va, key := w.ends[0].remote(0)
+			w.post(w.ends[1].qp, SendWR{Op: OpWrite, Flags: Signaled, RemoteAddr: va, RKey: key,
+				SGEs: []SGE{w.ends[1].sge(0, 8)}})
+			w.handle(w.ends[0], w.sent(1)...)
+			w.now += ackSoon
+		}, 0},
+	} {
+		w := newWorld(t, 3, func(cfg *Config) { cfg.Runs = true })
+		q, _ := w.pair(RC, func(ia *InitAttr, a *Attr) { ia.MaxInline, a.PathMTU = 1024, 256 })
+		va, key := w.ends[1].remote(0)
+		e := w.ends[0]
+		wr := SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 20*256)}, RemoteAddr: va, RKey: key}
+		if c.inline > 0 {
+			wr.SGEs, wr.Inline = nil, make([]byte, c.inline)
+		}
+		if c.started {
+			w.post(q, wr)
+			e.HandleDoorbells(w.now)
+		}
+		c.prepare(w, q)
+		if !c.started {
+			w.post(q, wr)
+			e.HandleDoorbells(w.now)
+		}
+		tx := e.PollTransmit(w.now, make([]byte, 8192))
+		if tx == nil || tx.Next != 0 {
+			t.Errorf("%s: PollTransmit() = %+v, want Next 0", c.name, tx)
+		}
+	}
+}
+
+// The repetition of a READ response is limited packet by packet.
+func TestNoPollNextForRepeatedRead(t *testing.T) {
+	k := newTalk(t, RC)
+	for i, want := range []int{2, 0} { // of 4 packets, as the first and the last are different
+		k.say(k.read(0, 0, 1000))
+		k.HandleDoorbells(k.now)
+		tx := k.PollTransmit(k.now, make([]byte, 8192))
+		if tx == nil || tx.Next != want {
+			t.Errorf("READ %d: PollTransmit() = %+v, want Next %d", i, tx, want)
+		}
+		k.listen()
+	}
+}

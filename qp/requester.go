@@ -201,7 +201,7 @@ func (q *QP) sendData(now Time, b []byte, w *wqe, space int) (total, netLen int)
 		s.cur, s.curPkt = s.cur+1, 0
 	} else {
 		s.curPkt++
-		q.eng.middle.sent = true
+		q.eng.inMessage = true
 	}
 	if q.win.repairing {
 		q.cc.board.sentRequest(q.una, q.nxt, false)

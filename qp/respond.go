@@ -211,7 +211,9 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
 			a.sent++
 			a.top = max(a.top, a.sent)
-			if q.eng.middle.sent = a.sent < a.npkts; !q.eng.middle.sent {
+			if a.sent < a.npkts {
+				q.eng.inMessage = true
+			} else {
 				q.popAnswer(now)
 			}
 			return n, netLen

@@ -111,7 +111,11 @@ func (q *QP) handleRequest(now Time, p *bth.Packet) {
 	case q.refused:
 		q.afterGap(now, p)
 	default:
-		q.respond(now, q.execute(p), p)
+		v := q.execute(p)
+		q.respond(now, v, p)
+		if v == accept && !p.Info.End {
+			q.expectNext()
+		}
 	}
 }
 

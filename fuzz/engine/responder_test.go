@@ -141,7 +141,10 @@ func (s *stage) step() {
 	case 19:
 		must(s.t, s.srq.SetLimit(s.r.IntN(5)))
 	default:
-		s.receive(v.gen.Frame(), v.gen.What())
+		for i := range 1 + s.r.IntN(8)/4*s.r.IntN(8) { // a batch
+			s.handle(v.gen.Frame(), v.gen.What(), i > 0)
+		}
+		s.eng.HandleEnd(s.now)
 	}
 	if s.r.IntN(4) > 0 {
 		s.grantHeld()
@@ -165,13 +168,22 @@ func (s *stage) raw() []byte {
 }
 
 func (s *stage) receive(f []byte, what string) {
+	s.handle(f, what, false)
+	s.eng.HandleEnd(s.now)
+}
+
+// handle passes a frame to the engine. next says that nothing else was called since the frame
+// before it.
+func (s *stage) handle(f []byte, what string, next bool) {
 	var p bth.Packet
 	if s.dec.Decode(f, &p) != frame.ReasonOK || p.Dst != here {
 		return
 	}
 	before := bytes.Clone(f)
 	s.grant(&p)
-	s.eng.HandlePacket(s.now, &p)
+	if !next || !s.eng.HandleNext(s.now, &p) {
+		s.eng.HandlePacket(s.now, &p)
+	}
 	s.budget += maxAnswers
 	if !bytes.Equal(f, before) {
 		s.t.Fatalf("the engine changed the packet: %s", what)

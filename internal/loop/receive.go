@@ -18,11 +18,12 @@ func (l *Loop) receive(now qp.Time, n int) int {
 	if n >= minPrefetch {
 		ahead = l.eng.PrefetchBatch()
 	}
+	next := false // the engine has handled the frame before, of the same batch
 	for i := range l.rx[:n] {
 		if ahead > 0 && i%ahead == 0 {
 			l.prefetch(l.rx[i:min(i+ahead, n)])
 		}
-		l.handleFrame(now, l.rx[i].B, i > 0)
+		next = l.handleFrame(now, l.rx[i].B, next)
 	}
 	l.eng.HandleEnd(now)
 	// In virtual time there is no latency to save. A guest still needs the payloads.
@@ -49,30 +50,31 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 	l.eng.Prefetch(l.previews[:len(bufs)])
 }
 
-// handleFrame handles a frame. next says that it follows another one in the same batch.
-func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) {
+// handleFrame handles a frame. next says that the engine has handled the frame before it and was not
+// called since then. The result says that about the next frame.
+func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
 	l.ctr.RxFrames++
 	l.ctr.RxBytes += uint64(len(b))
 	if r := l.dec.Decode(b, &l.pkt); r != frame.ReasonOK {
 		l.ctr.Drops[r]++
-		return
+		return false
 	}
 	if !l.isLocal(&l.pkt.Dst) {
 		if l.pkt.BTH.DestQP() != bth.QPNMulticast || !l.eng.HasGroup(&l.pkt.Dst) {
 			l.ctr.NotLocal++
-			return
+			return false
 		}
 		if !groupMACOK(b[:6], &l.pkt.Dst) {
 			l.ctr.WrongMAC++
-			return
+			return false
 		}
 	} else if b[0]&groupBit != 0 { // a unicast packet in a multicast frame
 		l.ctr.WrongMAC++
-		return
+		return false
 	}
 	// The engine compares the addresses and the VLAN of other packets with the path of their QP.
 	if l.pkt.Info.Transport == bth.UD && !l.acceptDatagram() {
-		return
+		return false
 	}
 	if l.tracer != nil {
 		l.tracer.f(false, l.pkt.BTH.DestQP(), &l.pkt)
@@ -80,16 +82,17 @@ func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) {
 	if l.pkt.BTH.DestQP() == bth.QPNGSI {
 		l.eng.HandleEnd(now)
 		l.host.HandleQP1(now, &l.pkt)
-		return
+		return false
 	}
 	if next && l.eng.HandleNext(now, &l.pkt) {
 		l.coalesce.packet(&l.pkt)
-		return
+		return true
 	}
 	// Packets that belong to no QP must not delay those that do.
 	if l.eng.HandlePacket(now, &l.pkt) {
 		l.coalesce.packet(&l.pkt)
 	}
+	return true
 }
 
 // groupBit is the bit in the first byte of a MAC that marks multicast and broadcast.

@@ -80,7 +80,7 @@ func ioctl(fd int, cmd uint, p unsafe.Pointer) (int, error) {
 	return int(n), errOf(e)
 }
 
-// quickIoctl is ioctl for commands that do not wait. It does without the scheduler of Go.
+// quickIoctl is ioctl for commands that do not wait. It bypasses Go's scheduler.
 func quickIoctl(fd int, cmd uint, p unsafe.Pointer) error {
 	_, _, e := unix.RawSyscall(unix.SYS_IOCTL, uintptr(fd), uintptr(cmd), uintptr(p))
 	return errOf(e)
