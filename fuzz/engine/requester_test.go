@@ -29,6 +29,7 @@ type asker struct {
 	nextID   uint64
 	broken   bool
 	syndrome bth.Syndrome // of help
+	batch    bool         // a packet of this step was handled
 	classes  []*packets.Class
 }
 
@@ -93,6 +94,8 @@ func (a *asker) step() {
 		a.aim()
 		a.deliver(a.gen.Frame(), a.gen.What())
 	}
+	a.eng.HandleEnd(a.now)
+	a.batch = false
 	a.transmit(a.r.IntN(40))
 	a.completions()
 	a.check("after a step")
@@ -241,8 +244,16 @@ func (a *asker) answer(o bth.Opcode, psn bth.PSN, n int) {
 	var p bth.Packet
 	must(a.t, p.Parse(b))
 	p.Src, p.Dst = there, here
-	a.eng.HandlePacket(a.now, &p)
+	a.handle(&p)
 	a.check(i.Name)
+}
+
+// handle passes a packet to the engine. The packets of a step are a batch.
+func (a *asker) handle(p *bth.Packet) {
+	if !a.batch || !a.eng.HandleNext(a.now, p) {
+		a.eng.HandlePacket(a.now, p)
+	}
+	a.batch = true
 }
 
 func (a *asker) deliver(f []byte, what string) {
@@ -250,7 +261,7 @@ func (a *asker) deliver(f []byte, what string) {
 	if a.dec.Decode(f, &p) != frame.ReasonOK {
 		return
 	}
-	a.eng.HandlePacket(a.now, &p)
+	a.handle(&p)
 	a.check(what)
 }
 
