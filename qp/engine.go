@@ -117,7 +117,7 @@ type Engine struct {
 	deferring bool                       // see DeferPayloads
 	uncopied  *QP                        // whose sent work request completes in Copied
 	tx        Transmit                   // the result of PollTransmit
-	inMessage bool                       // the last packet does not end its message or READ response
+	inMessage bool                       // the last packet does not end its message
 	middle    middle                     // for PollNext
 	arrivals  arrivals                   // for HandleNext
 	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer

@@ -50,8 +50,8 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 	l.eng.Prefetch(l.previews[:len(bufs)])
 }
 
-// handleFrame handles a frame. next says that the engine has handled the frame before it and was not
-// called since then. The result says that about the next frame.
+// handleFrame handles a frame. next says that the engine has handled the frame before it, and was
+// not called since then. The result says that about the next frame.
 func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
 	l.ctr.RxFrames++
 	l.ctr.RxBytes += uint64(len(b))
