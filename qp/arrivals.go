@@ -7,19 +7,19 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// Packets in the middle of a long message differ only in PSN and payload, on arrival as well. If
-// one of them was executed, HandleNext executes the next ones without most checks.
+// Middle packets of a message differ only in PSN and payload, on arrival as well. If one of them
+// was executed, HandleNext executes the next ones without most checks.
 
 // arrivals is what HandleNext knows of the SEND, WRITE or READ to which the last packet belongs.
 type arrivals struct {
 	q     *QP    // nil: the last packet belongs to none of them, or ends it
 	rest  []byte // memory for the packets that follow; nil: not known yet
-	head  uint64 // of the packets in the middle: the BTH before AckReq and PSN
+	head  uint64 // of middle packets: the BTH before AckReq and PSN
 	read  bool   // they are responses to a READ
 	acked uint64 // such packets that were not passed to progress yet
 }
 
-// HandleNext is HandlePacket for a packet in the middle of a message that follows the last packet.
+// HandleNext is HandlePacket for a middle packet that follows the last packet.
 // The caller makes no other call to the engine in between except Prefetch, and calls HandleEnd
 // after the last packet. The result is false if HandlePacket must handle the packet.
 func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {

@@ -61,8 +61,8 @@
 //   - timer.go: the timer wheel
 //   - prefetch.go: what is prefetched for the QPs that are next (see package sched)
 //   - modify.go: the states RESET, INIT, RTR, RTS, SQD, SQE and ERR as a table
-//   - requester.go, middle.go, deferred.go, runs.go: from a work request to packets; those in the
-//     middle of a message; payloads that the caller copies; runs of packets
+//   - requester.go, middle.go, deferred.go, runs.go: from a work request to packets; middle
+//     packets; payloads that the caller copies; runs of packets
 //   - completer.go: handling of responses
 //   - retry.go, silence.go: go-back-N, timeouts, RNR waits; probes of peers that answer nothing
 //   - selective.go, selective_ack.go, selective_lost.go, selective_send.go, selective_read.go:
@@ -70,7 +70,7 @@
 //     missing packet is lost; retransmission; READ responses
 //   - window.go, congestion.go, pacing.go, dcqcn.go: the limit of packets in flight; the algorithms
 //     that adapt it to the path; when the next packet may be sent
-//   - arrivals.go: received packets in the middle of a message
+//   - arrivals.go: received middle packets
 //   - responder.go, execute.go: checks and execution of request packets
 //   - reorder.go, reorder_fill.go, reorder_place.go, reorder_pool.go: selective repeat at the
 //     responder: what it holds after a gap, how it executes that, what it can put in memory at

@@ -5,9 +5,9 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// Packets in the middle of a long message or READ response differ only in PSN and payload. For one
-// of them, PollTransmit makes all checks and says in Transmit.Next for how many of the following
-// ones they hold: nothing ends there, waits, or asks for an ACK. PollNext writes these.
+// Middle packets of a message or READ response differ only in PSN and payload. For one of them,
+// PollTransmit makes all checks and says in Transmit.Next for how many of the following ones they
+// hold: nothing ends there, waits, or asks for an ACK. PollNext writes these.
 
 // middle describes the packets that PollNext writes for the QP that is being served.
 type middle struct {

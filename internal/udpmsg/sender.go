@@ -179,7 +179,7 @@ func (s *Sender) extend(b, p []byte) bool {
 }
 
 // Next is Add for a frame that differs from the latest one only in identification, PSN, AckReq and
-// payload, as packets in the middle of a message do. It returns false if Add must add the frame.
+// payload, as middle packets do. It returns false if Add must add the frame.
 func (s *Sender) Next(b []byte) bool {
 	r := &s.run
 	n := len(r.header)
