@@ -13,13 +13,15 @@ import (
 type calling struct {
 	calls     []call // of this side, by ID
 	freeCalls []uint16
+	untold    int // abandoned calls of which the peer was not told yet
 }
 
 // call is an outstanding call.
 type call struct {
-	state callState
-	buf   uint32 // the answer
-	q     waitq  // of the caller
+	state  callState
+	untold bool   // abandoned, and the peer was not told yet
+	buf    uint32 // the answer
+	q      waitq  // of the caller
 }
 
 type callState uint8
@@ -111,12 +113,25 @@ func (c *Conn) startCall(ctx context.Context, req []byte) (id uint16, err error)
 	return id, nil
 }
 
-// abandon ends the wait for an answer, and tells the peer if it can do so at once.
+// abandon ends the wait for an answer, and tells the peer.
 func (c *Conn) abandon(id uint16) {
-	c.calls[id].state = callAbandoned
-	if c.err == nil && c.credits > 0 && c.free() > 0 {
-		c.credits--
-		c.post(kindCancel, id, nil)
+	c.calls[id].state, c.calls[id].untold = callAbandoned, true
+	c.untold++
+	c.tellAbandoned()
+}
+
+// tellAbandoned tells the peer of abandoned calls, as far as there are credits and slots.
+func (c *Conn) tellAbandoned() {
+	for i := range c.calls {
+		if c.untold == 0 || c.err != nil || c.credits == 0 || c.free() == 0 {
+			return
+		}
+		if k := &c.calls[i]; k.untold {
+			k.untold = false
+			c.untold--
+			c.credits--
+			c.post(kindCancel, uint16(i), nil)
+		}
 	}
 }
 
@@ -142,6 +157,10 @@ func (c *Conn) answered(i uint32, b *buffer) error {
 		k.state, k.buf = callDone, i
 		c.wake(&k.q)
 	case callAbandoned:
+		if k.untold {
+			k.untold = false
+			c.untold--
+		}
 		c.recycle(i)
 	default:
 		return ErrProtocol

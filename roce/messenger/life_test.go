@@ -463,3 +463,57 @@ func TestHandlerEnds(t *testing.T) {
 		t.Errorf("Handle() = %v, want nil", err)
 	}
 }
+
+// A cancellation that finds no credit is sent when the peer grants some.
+func TestCancelWithoutCredits(t *testing.T) {
+	x, y := pair(t, messenger.Config{Depth: 4, Workers: 2})
+	ctx := background(t)
+	var wg sync.WaitGroup
+	started, ended := make(chan bool), make(chan bool)
+	wg.Go(func() {
+		_ = y.Handle(ctx, func(ctx context.Context, req []byte) ([]byte, error) {
+			started <- true
+			<-ctx.Done()
+			close(ended)
+			return req, nil
+		})
+	})
+	short, cancel := context.WithCancel(ctx)
+	called := make(chan error)
+	go func() {
+		_, err := x.Call(short, []byte("wait"))
+		called <- err
+	}()
+	<-started
+	sent := 0
+	for ; ; sent++ { // until there is no credit
+		limit, stop := context.WithTimeout(ctx, 100*time.Millisecond)
+		err := x.Send(limit, []byte("message"))
+		stop()
+		if errors.Is(err, context.DeadlineExceeded) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := <-called; !errors.Is(err, context.Canceled) {
+		t.Fatalf("Call() = %v, want %v", err, context.Canceled)
+	}
+	wg.Go(func() { _, _ = x.Recv(ctx) }) // somebody must take in the credits
+	for range sent {
+		m, err := y.Recv(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Release()
+	}
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		t.Error("the Handler's context was not canceled")
+	}
+	_, _ = x.Close(), y.Close()
+	wg.Wait()
+}

@@ -223,6 +223,7 @@ func (c *Conn) dispatch(wcs []roce.WC) {
 	if c.creditsDue {
 		c.sendCredits()
 	}
+	c.tellAbandoned()
 }
 
 // Message is a received message in a receive buffer. It is a small value; copies are equivalent.
