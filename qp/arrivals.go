@@ -50,10 +50,7 @@ func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
 		return true
 	}
 	q.off += n
-	q.epsn++
-	q.ackable = q.epsn
-	q.unacked++
-	q.oweAck(now, p.BTH.AckReq())
+	q.respond(now, accept, p)
 	return true
 }
 
@@ -76,64 +73,76 @@ func (a *arrivals) prepare(p *bth.Packet) bool {
 	if q.typ != RC || q.State() == Err || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
 		return false
 	}
-	v := mr.Bounds
 	switch p.BTH.Opcode() {
 	case bth.RCSendMiddle:
-		a.rest, v = q.restOfSend()
+		a.rest = q.restOfSend()
 	case bth.RCWriteMiddle:
-		a.rest, v = q.restOfWrite()
+		a.rest = q.restOfWrite()
 	case bth.RCReadResponseMiddle:
-		a.rest, v = q.restOfRead()
-		a.read = true
+		a.rest, a.read = q.restOfRead(), true
 	}
 	a.head = binary.BigEndian.Uint64(p.BTH)
-	return v == mr.OK
+	return a.rest != nil
 }
 
 // restOfSend returns the memory for the rest of the SEND in progress, as far as it is contiguous.
-func (q *QP) restOfSend() ([]byte, mr.Verdict) {
+// Like the functions below, it returns nil if HandleNext may not use any.
+func (q *QP) restOfSend() []byte {
 	r := &q.recv
 	if q.msg != msgSend || q.refused {
-		return nil, mr.Bounds
+		return nil
 	}
 	pd := q.pd
 	if q.srq != nil {
 		pd = q.srq.pd
 	}
-	return q.eng.contiguous(pd, r.sges[:r.nsge], q.off, r.length-q.off)
+	return q.eng.contiguous(pd, r.sges[:r.nsge], q.off, r.length-q.off, mr.LocalWrite)
 }
 
 // restOfWrite returns the memory for the rest of the WRITE in progress.
-func (q *QP) restOfWrite() ([]byte, mr.Verdict) {
+func (q *QP) restOfWrite() []byte {
 	if q.msg != msgWrite || q.refused {
-		return nil, mr.Bounds
+		return nil
 	}
-	return q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(q.key), q.va+uint64(q.off), q.dma-q.off,
-		mr.RemoteWrite)
+	return q.remoteBytes(q.key, q.va+uint64(q.off), q.dma-q.off, mr.RemoteWrite)
 }
 
 // restOfRead returns the memory for the rest of the oldest READ, as far as it is contiguous, and
 // without the last byte: HandlePacket handles the packet that ends the READ.
-func (q *QP) restOfRead() ([]byte, mr.Verdict) {
+func (q *QP) restOfRead() []byte {
 	s := &q.sq
 	tail := s.tail.Load()
 	w := s.at(tail)
 	if q.win.repairing || tail == s.started || w.op != OpRead {
-		return nil, mr.Bounds
+		return nil
 	}
 	off := uint32(q.una-w.psn) * q.mtu.Load()
-	return q.eng.contiguous(q.pd, s.sgesAt(tail), off, w.length-1-off)
+	return q.eng.contiguous(q.pd, s.sgesAt(tail), off, w.length-1-off, mr.LocalWrite)
 }
 
 // contiguous returns the memory at offset off of an SGE list up to the end of that SGE, but at most
-// n bytes.
-func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32) ([]byte, mr.Verdict) {
+// n bytes. It returns nil if the key does not grant need, or if the memory is that of another
+// process.
+func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32, need mr.Access) []byte {
 	for _, g := range sges {
 		if off < g.Length {
-			return e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off), min(g.Length-off, n),
-				mr.LocalWrite)
+			return own(e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off),
+				min(g.Length-off, n), need))
 		}
 		off -= g.Length
 	}
-	return nil, mr.Bounds
+	return nil
+}
+
+// remoteBytes does the same for the range of an R_Key.
+func (q *QP) remoteBytes(key bth.RKey, va uint64, n uint32, need mr.Access) []byte {
+	return own(q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(key), va, n, need))
+}
+
+// own returns memory of this process to which the verdict permits access, otherwise nil.
+func own(mem []byte, v mr.Verdict) []byte {
+	if v != mr.OK {
+		return nil
+	}
+	return mem
 }

@@ -180,45 +180,35 @@ func arrive(t *testing.T, c *arrivalCase, selective, next bool) (state string, n
 	sges := []SGE{from.sge(0, 20<<10+1)}
 	if c.op != OpRead {
 		w.post(a, SendWR{Op: c.earlier, SGEs: sges, RemoteAddr: va, RKey: key})
-		w.pump(0)
-		for _, f := range w.wire {
-			to.HandlePacket(w.now, w.parse(0, f.data))
+		for _, p := range w.sent(0) {
+			to.HandlePacket(w.now, p)
 		}
-		w.wire = nil
 	}
 	if c.op == OpRead {
 		sges = c.sges(from)
 	}
 	w.post(a, SendWR{Op: c.op, SGEs: sges, RemoteAddr: va, RKey: key, Flags: Signaled})
-	w.pump(0)
+	batch := w.sent(0)
 	if c.op == OpRead {
-		for _, f := range w.wire {
-			to.HandlePacket(w.now, w.parse(0, f.data))
-		}
-		w.wire = nil
-		w.pump(1)
+		w.handle(to, batch...)
+		batch = w.sent(1)
 		to, b = from, a
-	}
-	var batch []*bth.Packet
-	for _, f := range w.wire {
-		batch = append(batch, w.parse(1-f.to, f.data))
 	}
 	w.now += 10_000
 	if c.edit != nil {
 		batch = c.edit(w, batch)
 	}
-	for i, p := range batch {
-		if next && i > 0 && to.HandleNext(w.now, p) {
-			n++
-		} else {
+	if next {
+		n = w.handle(to, batch...)
+	} else {
+		for _, p := range batch {
 			to.HandlePacket(w.now, p)
 		}
+		to.HandleEnd(w.now)
 	}
-	to.HandleEnd(w.now)
 	traffic, _ := b.Traffic()
 	state = fmt.Sprint(b.State(), b.epsn, b.ackable, b.msn, b.msg, b.off, b.ackState, b.refused,
 		b.una, b.nxt, b.win, b.rec.ackDeadline, b.rec.probeDeadline, b.retries, b.rdUsed,
-		b.reorder != nil, traffic, *to.Counters(),
-		to.cq.Len())
+		b.reorder != nil, traffic, *to.Counters(), to.cq.Len())
 	return state + fmt.Sprintf("%x", to.mem[:32<<10]), n
 }

@@ -13,8 +13,7 @@
 //
 // There are four kinds of methods:
 //
-//   - inputs from the owner: HandlePacket, HandleNext, HandleEnd, HandleTimeout,
-//     HandleDoorbells;
+//   - inputs from the owner: HandlePacket, HandleNext, HandleEnd, HandleTimeout, HandleDoorbells;
 //   - commands from the user: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
 //   - outputs to the owner: PollTransmit, PollNext, PollEvent, NextTimeout, and Poll of a CQ;
 //   - getters.

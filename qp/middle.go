@@ -30,13 +30,10 @@ func (e *Engine) PollNext(now Time, b []byte) *Transmit {
 	if a := m.answer; a != nil {
 		psn = a.psn + uint64(a.sent)
 		q.mayResend(now, a) // it counts what is sent for the first time
-		a.sent++
-		a.top = max(a.top, a.sent)
+		a.advance()
 	} else {
 		q.sq.curPkt++
-		q.nxt++
-		q.max = q.nxt
-		q.paced(now, m.size)
+		q.sent(now, 1, false)
 	}
 	_, netLen := q.header(b, m.op, psn, false, 0)
 	at := netLen + bth.HeaderLen
@@ -66,17 +63,9 @@ func (q *QP) following(now Time) int {
 	if q.win.modeled && q.cc.perKB != 0 {
 		n = min(n, q.paceable(now, mtu))
 	}
-	off := s.curPkt * mtu
-	for _, g := range s.sgesAt(s.cur) { // none for inline data
-		if off < g.Length {
-			n = min(n, int((g.Length-off)/mtu))
-			mem, v := q.eng.mrs.CheckLocal(q.pd, mr.Key(g.LKey), g.Addr+uint64(off),
-				uint32(max(n, 0))*mtu, 0)
-			return q.eng.follow(middle{rest: mem, size: mtu, op: opcodes[RC][w.op][0]}, n, v)
-		}
-		off -= g.Length
-	}
-	return 0
+	// Inline data has no SGEs.
+	mem := q.eng.contiguous(q.pd, s.sgesAt(s.cur), s.curPkt*mtu, uint32(max(n, 0))*mtu, 0)
+	return q.eng.follow(middle{rest: mem, size: mtu, op: opcodes[RC][w.op][0]})
 }
 
 // followingAnswers does the same after a packet of the answer to a READ.
@@ -88,17 +77,14 @@ func (q *QP) followingAnswers() int {
 	if a.again {
 		return 0
 	}
-	n := int(a.npkts-a.sent) - 1
-	mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(a.key), a.va+uint64(a.sent)*uint64(mtu),
-		uint32(max(n, 0))*mtu, mr.RemoteRead)
-	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle}, n, v)
+	n := a.npkts - a.sent - 1 // without the last one
+	mem := q.remoteBytes(a.key, a.va+uint64(a.sent)*uint64(mtu), n*mtu, mr.RemoteRead)
+	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle})
 }
 
-// follow prepares for n packets, as far as the turn of the QP permits them.
-func (e *Engine) follow(m middle, n int, v mr.Verdict) int {
-	if v != mr.OK {
-		return 0
-	}
+// follow prepares for m. It returns the number of packets that the turn of the QP permits.
+func (e *Engine) follow(m middle) int {
 	e.middle = m
-	return max(min(n, int((e.quantumLeft-1)/(bth.MaxNetHeader+bth.HeaderLen+m.size))), 0)
+	turn := (e.quantumLeft - 1) / (bth.MaxNetHeader + bth.HeaderLen + m.size)
+	return min(len(m.rest)/int(m.size), int(turn))
 }

@@ -111,10 +111,7 @@ func TestPollNext(t *testing.T) {
 				}
 				from := 0
 				if c.op == OpRead {
-					w.pump(0)
-					for _, f := range w.wire {
-						w.ends[1].HandlePacket(w.now, w.parse(0, f.data))
-					}
+					w.handle(w.ends[1], w.sent(0)...)
 					from, q = 1, w.ends[1].qp
 					q.history = new(history)
 				}

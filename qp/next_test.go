@@ -83,13 +83,18 @@ func TestNextAfterFailedRead(t *testing.T) {
 	}
 }
 
-// A held packet that is refused when it is executed ends the QP.
-func TestNextAfterRefusedHeldPacket(t *testing.T) {
-	w := newWorld(t, 5)
+// selectiveWrite returns a QP with selective repeat and the packets of a WRITE to it.
+func selectiveWrite(t *testing.T) (w *world, b *QP, write []*bth.Packet) {
+	w = newWorld(t, 5)
 	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Selective = true })
 	va, key := w.ends[1].remote(0)
 	w.post(a, SendWR{Op: OpWrite, SGEs: []SGE{w.ends[0].sge(0, 20<<10)}, RemoteAddr: va, RKey: key})
-	write := w.sent(0)
+	return w, b, w.sent(0)
+}
+
+// A held packet that is refused when it is executed ends the QP.
+func TestNextAfterRefusedHeldPacket(t *testing.T) {
+	w, b, write := selectiveWrite(t)
 	bad := w.parse(0, bytes.Clone(write[2].BTH))
 	bad.BTH[0] = byte(bth.RCSendMiddle)
 	must(t, bad.Parse(bad.BTH))
@@ -102,11 +107,7 @@ func TestNextAfterRefusedHeldPacket(t *testing.T) {
 // Held packets are executed by HandleTimeout, too. That prepares nothing for HandleNext, because
 // anything may happen before the next packet.
 func TestNextAfterTimeout(t *testing.T) {
-	w := newWorld(t, 5)
-	a, b := w.pair(RC, func(_ *InitAttr, at *Attr) { at.Selective = true })
-	va, key := w.ends[1].remote(0)
-	w.post(a, SendWR{Op: OpWrite, SGEs: []SGE{w.ends[0].sge(0, 20<<10)}, RemoteAddr: va, RKey: key})
-	write := w.sent(0)
+	w, b, write := selectiveWrite(t)
 	e := w.ends[1]
 	e.fills.most = 1
 	w.handle(e, write[1], write[2], write[3], write[4], write[0])
@@ -196,5 +197,35 @@ func TestNextRandom(t *testing.T) {
 		if n := w.pkts - before; n > 5000 {
 			t.Errorf("seed %d: %d packets", seed, n)
 		}
+	}
+}
+
+// remembering is a Backing that counts its calls.
+type remembering struct{ loads, stores int }
+
+func (r *remembering) Load([]byte) bool          { r.loads++; return true }
+func (r *remembering) Store(_, _ []byte, _ bool) { r.stores++ }
+
+// Memory of another process is accessed through its Backing, packet by packet.
+func TestNextWithForeignMemory(t *testing.T) {
+	w := newWorld(t, 5)
+	a, _ := w.pair(RC)
+	var backings [2]remembering
+	var regions [2]*mr.MR
+	for i, e := range w.ends {
+		var err error
+		regions[i], err = e.mrs.RegisterForeign(e.pd, make([]byte, 64<<10), 1<<40,
+			mr.LocalWrite|allAccess, &backings[i])
+		must(t, err)
+	}
+	w.post(a, SendWR{Op: OpWrite, RemoteAddr: 1 << 40, RKey: bth.RKey(regions[1].RKey()),
+		SGEs: []SGE{{Addr: 1 << 40, Length: 20 << 10, LKey: bth.LKey(regions[0].LKey())}}})
+	write := w.sent(0)
+	if n := w.handle(w.ends[1], write...); n > 0 || backings[1].stores != len(write) {
+		t.Errorf("HandleNext executed %d packets; %d packets, %d calls of Store", n, len(write),
+			backings[1].stores)
+	}
+	if backings[0].loads == 0 {
+		t.Error("Load was not called")
 	}
 }

@@ -25,6 +25,12 @@ type answer struct {
 	stamp  uint64 // when it was queued; see answerStamp
 }
 
+// advance counts a packet of the answer as sent.
+func (a *answer) advance() {
+	a.sent++
+	a.top = max(a.top, a.sent)
+}
+
 // answerQueue holds answers in PSN order: up to limit fresh ones, and in all up to twice as many,
 // duplicates included.
 //
@@ -209,8 +215,7 @@ func (q *QP) sendAnswer(now Time, b []byte) (n, netLen int) {
 			continue
 		}
 		if n, netLen = q.sendReadResponse(b, a); n > 0 {
-			a.sent++
-			a.top = max(a.top, a.sent)
+			a.advance()
 			if a.sent < a.npkts {
 				q.eng.inMessage = true
 			} else {

@@ -141,7 +141,7 @@ func (s *stage) step() {
 	case 19:
 		must(s.t, s.srq.SetLimit(s.r.IntN(5)))
 	default:
-		for i := range 1 + s.r.IntN(8)/4*s.r.IntN(8) { // a batch
+		for i := range 1 + s.r.IntN(8)/4*s.r.IntN(8) { // a batch of up to 8
 			s.handle(v.gen.Frame(), v.gen.What(), i > 0)
 		}
 		s.eng.HandleEnd(s.now)

@@ -139,7 +139,7 @@ func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 		if !l.eng.HasTransmit(now) || !l.allocate(n) {
 			break
 		}
-		tx := l.build(now, n)
+		tx := l.build(now, n, false)
 		if tx == nil {
 			break
 		}

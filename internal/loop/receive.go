@@ -84,12 +84,8 @@ func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
 		l.host.HandleQP1(now, &l.pkt)
 		return false
 	}
-	if next && l.eng.HandleNext(now, &l.pkt) {
-		l.coalesce.packet(&l.pkt)
-		return true
-	}
 	// Packets that belong to no QP must not delay those that do.
-	if l.eng.HandlePacket(now, &l.pkt) {
+	if next && l.eng.HandleNext(now, &l.pkt) || l.eng.HandlePacket(now, &l.pkt) {
 		l.coalesce.packet(&l.pkt)
 	}
 	return true

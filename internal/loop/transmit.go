@@ -13,18 +13,14 @@ func (l *Loop) transmit(now qp.Time) int {
 		return l.transmitBounded(now)
 	}
 	l.stalled = false
-	n := 0
+	n, next := 0, false
 	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(n) {
-		tx := l.build(now, n)
+		tx := l.build(now, n, next)
 		if tx == nil {
 			break
 		}
-		for n++; tx.Next > 0 && n < txBatch && l.allocate(n); n++ {
-			if !l.buildNext(now, n) {
-				break
-			}
-		}
-		if tx.Ended > txBatch-n {
+		next = tx.Next > 0
+		if n++; tx.Ended > txBatch-n {
 			break // a message of that length does not fit in the batch
 		}
 	}
@@ -60,30 +56,20 @@ func (l *Loop) freeBuffers() {
 	l.txAt, l.txn = 0, 0
 }
 
-// build builds the next packet in free buffer i, and returns nil if there was none.
-func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
+// build builds the next packet in free buffer i, and returns nil if there was none. next says that
+// the engine may use PollNext.
+func (l *Loop) build(now qp.Time, i int, next bool) (tx *qp.Transmit) {
 	buf := &l.tx[l.txAt+i]
-	tx := l.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
+	b := buf.B[:len(buf.B)-bth.ICRCLen]
+	if next {
+		tx = l.eng.PollNext(now, b)
+	}
+	if tx == nil {
+		tx = l.eng.PollTransmit(now, b)
+	}
 	if tx == nil {
 		return nil
 	}
-	l.finish(buf, tx)
-	return tx
-}
-
-// buildNext does the same for a packet that follows the last one; see qp.Transmit.Next.
-func (l *Loop) buildNext(now qp.Time, i int) bool {
-	buf := &l.tx[l.txAt+i]
-	tx := l.eng.PollNext(now, buf.B[:len(buf.B)-bth.ICRCLen])
-	if tx == nil {
-		return false
-	}
-	l.finish(buf, tx)
-	return true
-}
-
-// finish completes a packet of the engine.
-func (l *Loop) finish(buf *driver.Buf, tx *qp.Transmit) {
 	f := buf.B[:tx.Len+bth.ICRCLen]
 	if tx.Payload != nil {
 		l.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
@@ -96,6 +82,7 @@ func (l *Loop) finish(buf *driver.Buf, tx *qp.Transmit) {
 	if l.tracer != nil {
 		l.tracer.sent(tx.QPN, f)
 	}
+	return tx
 }
 
 // flush sends the packets in the first n free buffers. The port owns these buffers afterwards.

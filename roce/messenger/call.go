@@ -13,15 +13,14 @@ import (
 type calling struct {
 	calls     []call // of this side, by ID
 	freeCalls []uint16
-	untold    int // abandoned calls of which the peer was not told yet
+	untold    int // calls in state callUntold
 }
 
 // call is an outstanding call.
 type call struct {
-	state  callState
-	untold bool   // abandoned, and the peer was not told yet
-	buf    uint32 // the answer
-	q      waitq  // of the caller
+	state callState
+	buf   uint32 // the answer
+	q     waitq  // of the caller
 }
 
 type callState uint8
@@ -30,6 +29,7 @@ const (
 	callFree      callState = iota
 	callWaiting             // for the answer
 	callDone                // the answer is here, or the program holds it
+	callUntold              // waiting, without a caller, and the peer was not told yet
 	callAbandoned           // waiting, without a caller
 )
 
@@ -115,7 +115,7 @@ func (c *Conn) startCall(ctx context.Context, req []byte) (id uint16, err error)
 
 // abandon ends the wait for an answer, and tells the peer.
 func (c *Conn) abandon(id uint16) {
-	c.calls[id].state, c.calls[id].untold = callAbandoned, true
+	c.calls[id].state = callUntold
 	c.untold++
 	c.tellAbandoned()
 }
@@ -126,8 +126,8 @@ func (c *Conn) tellAbandoned() {
 		if c.untold == 0 || c.err != nil || c.credits == 0 || c.free() == 0 {
 			return
 		}
-		if k := &c.calls[i]; k.untold {
-			k.untold = false
+		if k := &c.calls[i]; k.state == callUntold {
+			k.state = callAbandoned
 			c.untold--
 			c.credits--
 			c.post(kindCancel, uint16(i), nil)
@@ -156,11 +156,11 @@ func (c *Conn) answered(i uint32, b *buffer) error {
 	case callWaiting:
 		k.state, k.buf = callDone, i
 		c.wake(&k.q)
+	case callUntold:
+		k.state = callAbandoned
+		c.untold--
+		c.recycle(i)
 	case callAbandoned:
-		if k.untold {
-			k.untold = false
-			c.untold--
-		}
 		c.recycle(i)
 	default:
 		return ErrProtocol
