@@ -120,6 +120,24 @@ type Watcher interface {
 	Watched() bool
 }
 
+// Overlapper is an optional interface of a Port that receives and sends runs of packets in one
+// buffer, without headers between them. The headers of a frame overlap the end of the frame before.
+// NoHeaders is set in the token of such a frame.
+type Overlapper interface {
+	// OverlapHeaders permits Receive to return frames without headers, or ends that. The owner
+	// passes each of them to WriteHeaders, in order, before it looks at the frame and after it has
+	// handled the frame before. Owner only.
+	OverlapHeaders(on bool)
+	// WriteHeaders writes the headers of a received frame. Owner only.
+	WriteHeaders(b *Buf)
+}
+
+// NoHeaders marks a frame without headers. When it is sent, its B is a packet from the BTH to the
+// ICRC in memory of the owner, which may change after Send. Its PSN follows that of the frame
+// before in the same call, and its headers are the same but for the length. Only an Overlapper
+// sends such frames.
+const NoHeaders = 1 << 62
+
 // StatsReader is an optional interface of a Port that counts frames.
 type StatsReader interface {
 	// Stats returns the counters. Only the owner may call it.

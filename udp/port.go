@@ -55,6 +55,7 @@ type Port struct {
 	in      *udpmsg.Batch
 	out     *udpmsg.Sender
 	scatter scatter
+	lines   lines
 	long    [rxRuns][]byte // what of a received run does not fit in a buffer
 	ready   []driver.Buf   // received packets that did not fit in a call of Receive
 	stats   driver.Stats   // without those of out
@@ -75,6 +76,7 @@ var (
 	_ driver.StatsReader = (*Port)(nil)
 	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.Watcher     = (*Port)(nil)
+	_ driver.Overlapper  = (*Port)(nil)
 )
 
 // pool is the memory of buffers.

@@ -17,6 +17,12 @@ const (
 	// fewest is the number of messages that a system call receives at most if the socket had none
 	// before. Preparing more takes as long as the system call.
 	fewest = 1
+
+	// After a run of longFrom bytes the next one is received without a copy. To copy shorter ones
+	// takes little time.
+	longFrom  = 8 << 10
+	longRuns  = 4  // messages of one system call then
+	longQuiet = 64 // calls without a packet after which that ends
 )
 
 // Receive implements driver.Port.
@@ -139,7 +145,6 @@ func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []by
 	if s.parent != nil {
 		m.HopLimit = s.hopLimit(m.HopLimit, slot[headroom:])
 	}
-	n := len(slot) - headroom
 	b := slot[headroom-len(s.header):]
 	copy(b, s.header)
 	ip := b[etherLen:]
@@ -153,27 +158,37 @@ func (p *Port) frame(s *socket, i int, slot []byte, m *incoming, id uint16) []by
 			clear(ip[10:12])
 			m.sum = sum16(ip[:ipv4Len])
 		}
-		length := uint16(ipv4Len + udpLen + n)
-		binary.BigEndian.PutUint16(ip[2:], length)
-		binary.BigEndian.PutUint16(ip[4:], id)
-		sum := m.sum + uint32(length) + uint32(id)
-		sum = sum>>16 + sum&0xffff
-		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
 	} else {
 		ip[0] = 6<<4 | m.TrafficClass>>4
 		ip[1] = m.TrafficClass << 4
 		ip[7] = m.HopLimit
-		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen+n))
 		if src != nil {
 			copy(ip[8:24], src[8:24])
 		}
 	}
-	udp := b[len(s.header)-udpLen:]
 	if src != nil {
-		copy(udp, src[2:4])
+		copy(b[len(s.header)-udpLen:], src[2:4])
 	}
-	binary.BigEndian.PutUint16(udp[4:], uint16(udpLen+n))
+	m.setLength(b[:len(s.header)], len(b), id)
 	return b
+}
+
+// setLength sets the length and the identification in the headers of a frame of n bytes.
+func (m *incoming) setLength(headers []byte, n int, id uint16) {
+	ip := headers[etherLen:]
+	n -= etherLen
+	if len(headers) == udpmsg.LenV4 {
+		binary.BigEndian.PutUint16(ip[2:], uint16(n))
+		binary.BigEndian.PutUint16(ip[4:], id)
+		sum := m.sum + uint32(n) + uint32(id)
+		sum = sum>>16 + sum&0xffff
+		binary.BigEndian.PutUint16(ip[10:], ^uint16(sum>>16+sum))
+		n -= ipv4Len
+	} else {
+		n -= ipv6Len
+		binary.BigEndian.PutUint16(ip[4:], uint16(n))
+	}
+	binary.BigEndian.PutUint16(headers[len(headers)-udpLen+4:], uint16(n))
 }
 
 // sum16 adds the 16-bit words of an IPv4 header.
@@ -189,6 +204,10 @@ func (p *Port) Release(bufs []driver.Buf) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range bufs {
+		if bufs[i].Token&lineToken != 0 {
+			p.releaseLine(bufs[i].Token)
+			continue
+		}
 		p.rx.free = append(p.rx.free, uint32(bufs[i].Token))
 	}
 }

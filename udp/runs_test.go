@@ -2,6 +2,7 @@ package udp_test
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -26,20 +27,34 @@ func TestRuns(t *testing.T) {
 	}{
 		{"loopback", false, false, netip.Addr.Is4},
 		{"IPv4", true, false, netip.Addr.Is4},
-		{"IPv6", true, false, func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
+		{"IPv6", true, false, global6},
 		{"link-local", true, false, netip.Addr.IsLinkLocalUnicast},
 		{"IPv4 without offloads", true, true, netip.Addr.Is4},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			testRuns(t, open(t, testbed.Config{UDP: true, Veth: c.veth, MTU: 4200,
-				Offloads: !c.cut}), c.addr, c.cut)
-		})
+		for _, overlap := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, overlap %v", c.name, overlap), func(t *testing.T) {
+				testRuns(t, open(t, testbed.Config{UDP: true, Veth: c.veth, MTU: 4200,
+					Offloads: !c.cut}), c.addr, c.cut, overlap)
+			})
+		}
 	}
 }
 
-func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut bool) {
+func global6(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }
+
+// headersOf returns received frame b with its headers.
+func headersOf(p *udp.Port, b *driver.Buf) []byte {
+	if b.Token&driver.NoHeaders != 0 {
+		p.WriteHeaders(b)
+	}
+	return b.B
+}
+
+func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, overlap bool) {
 	a := addrs(t, p, is)
 	from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
+	to.OverlapHeaders(overlap)
+	overlapping := 0
 	e := &frame.Encoder{SourcePort: bth.Port}
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	if cut {
@@ -82,8 +97,11 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut bool
 		for have := 0; have < n; {
 			k := to.Receive(got[:])
 			for i := range got[:k] {
+				if got[i].Token&driver.NoHeaders != 0 {
+					overlapping++
+				}
 				// The port sets the identification of each packet of a run.
-				if r := d.Decode(got[i].B, pkt); r != frame.ReasonOK {
+				if r := d.Decode(headersOf(to, &got[i]), pkt); r != frame.ReasonOK {
 					t.Fatalf("round %d, packet %d of %d: Decode() = %v", round, have, n, r)
 				}
 				if !bytes.Equal(pkt.Payload, counting(sizes[have])) {
@@ -99,6 +117,9 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut bool
 				}
 			}
 		}
+	}
+	if (overlapping > 0) != (overlap && !cut) {
+		t.Errorf("%d frames overlap", overlapping)
 	}
 }
 
@@ -141,22 +162,31 @@ func TestWaitWithinRun(t *testing.T) {
 
 // Runs to several addresses of a port at the same time do not exceed its buffers.
 func TestRunsToSeveralAddresses(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		t.Run(fmt.Sprintf("overlap %v", overlap), func(t *testing.T) {
+			testSeveralAddresses(t, overlap)
+		})
+	}
+}
+
+func testSeveralAddresses(t *testing.T, overlap bool) {
 	p := open(t, testbed.Config{UDP: true, Veth: true, MTU: 4200, Offloads: true})
 	const runs = 150
 	want := 0
 	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, netip.Addr.IsLinkLocalUnicast,
-		func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }} {
+		global6} {
 		a := addrs(t, p, is)
 		sendRuns(t, p.Port[0], &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}, runs)
 		want += runs * 64
 	}
 	to := p.Port[1].(*udp.Port)
+	to.OverlapHeaders(overlap)
 	var bufs [64]driver.Buf
 	d, pkt, next := new(frame.Decoder), new(bth.Packet), map[bth.GID]bth.PSN{}
 	for have := 0; have < want; {
 		n := to.Receive(bufs[:])
 		for i := range bufs[:n] {
-			if r := d.Decode(bufs[i].B, pkt); r != frame.ReasonOK ||
+			if r := d.Decode(headersOf(to, &bufs[i]), pkt); r != frame.ReasonOK ||
 				pkt.BTH.PSN() != next[pkt.Dst] {
 				t.Fatalf("Decode() = %v, PSN %v to %v, want %v; %+v", r, pkt.BTH.PSN(), pkt.Dst,
 					next[pkt.Dst], to.Stats())
@@ -179,8 +209,15 @@ func TestRunsToSeveralAddresses(t *testing.T) {
 // Runs of other programs with very short, long or many packets are dropped and counted, and packets
 // after them arrive.
 func TestForgedRuns(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		t.Run(fmt.Sprintf("overlap %v", overlap), func(t *testing.T) { testForgedRuns(t, overlap) })
+	}
+}
+
+func testForgedRuns(t *testing.T, overlap bool) {
 	p := pair(t, false)
 	a, to := addrs(t, p, netip.Addr.Is4), p.Port[1].(*udp.Port)
+	to.OverlapHeaders(overlap)
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a[1].Addr(),
 		bth.Port)))
 	if err != nil {
@@ -215,7 +252,7 @@ func TestForgedRuns(t *testing.T) {
 			var bufs [64]driver.Buf
 			n := to.Receive(bufs[:])
 			for i := range bufs[:n] {
-				seen = seen || d.Decode(bufs[i].B, pkt) == frame.ReasonOK &&
+				seen = seen || d.Decode(headersOf(to, &bufs[i]), pkt) == frame.ReasonOK &&
 					bytes.Equal(pkt.Payload, counting(64))
 			}
 			if to.Release(bufs[:n]); n == 0 {
@@ -227,5 +264,60 @@ func TestForgedRuns(t *testing.T) {
 	}
 	if s := to.Stats(); s.RxDropped == 0 {
 		t.Error("no forged run was counted")
+	}
+}
+
+// Packets in memory of the owner get the headers of the frame before them. They travel as one run,
+// or after a frame that is dropped not at all.
+func TestJoinedPackets(t *testing.T) {
+	for _, is := range []func(netip.Addr) bool{netip.Addr.Is4, global6} {
+		p := open(t, testbed.Config{UDP: true, Veth: true, MTU: 4200, Offloads: true})
+		a := addrs(t, p, is)
+		from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
+		other := frame.Address{Src: a[1], Dst: a[0], HopLimit: 64}
+		path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+		e := &frame.Encoder{SourcePort: bth.Port}
+		const packets, size = 80, 512
+		var bufs [2 + packets]driver.Buf
+		if n := from.Alloc(bufs[:]); n != len(bufs) {
+			t.Fatalf("Alloc() = %d, want %d", n, len(bufs))
+		}
+		// The first frame and the packet after it have a source address that from does not have.
+		memory := make([]byte, len(bufs)*1024)
+		at := 0
+		for i := range bufs {
+			from := &path
+			if i < 2 {
+				from = &other
+			}
+			if i == 0 || i == 2 {
+				bufs[i].B = packet(e, bufs[i].B, from, bth.PSN(i), size)
+				continue
+			}
+			var b [1024]byte
+			full := packet(e, b[:], from, bth.PSN(i), size)
+			bufs[i].B = memory[at:][:copy(memory[at:], full[frame.PutHeaders(memory[at:], from):])]
+			bufs[i].Token |= driver.NoHeaders
+			at += len(bufs[i].B)
+		}
+		before := from.Stats()
+		if n, err := from.Send(bufs[:]); n != packets || err != nil {
+			t.Fatalf("Send() = %d, %v; want %d", n, err, packets)
+		}
+		s := from.Stats()
+		if runs := s.TxRuns - before.TxRuns; runs != 2 || s.TxDropped-before.TxDropped != 2 {
+			t.Errorf("%d runs, %d packets dropped, want 2, 2", runs, s.TxDropped-before.TxDropped)
+		}
+		if n := from.Alloc(bufs[:]); n != len(bufs) {
+			t.Errorf("Alloc() = %d after Send, want %d", n, len(bufs))
+		}
+		from.Free(bufs[:])
+		for psn := bth.PSN(2); psn < 2+packets; psn++ {
+			receive(t, to, func(pkt *bth.Packet) {
+				if pkt.BTH.PSN() != psn || !bytes.Equal(pkt.Payload, counting(size)) {
+					t.Fatalf("packet %v of %d bytes, want %v", pkt.BTH.PSN(), len(pkt.Payload), psn)
+				}
+			})
+		}
 	}
 }

@@ -8,22 +8,15 @@ import (
 // Packets of long runs are not copied. If the latest run had packets of a length, the next one
 // probably has them, too. So the kernel gets a buffer for each packet of that length instead of one
 // buffer for the whole run. If the guess is wrong, the packets are copied.
-const (
-	scatterRuns  = 4  // messages of one system call
-	scatterQuiet = 64 // calls without a packet after which buffers are returned
-	// scatterFrom is the length of a run, in bytes, from which on the next one is scattered. To
-	// copy shorter ones takes little time.
-	scatterFrom = 8 << 10
-)
 
 // scatter has buffers in which the kernel puts the packets of runs.
 type scatter struct {
 	length int // of each packet, bytes; 0: there are no buffers
 	count  int // of buffers per message
 	quiet  int // calls without a packet
-	slots  [scatterRuns][udpmsg.MaxRun]uint32
-	used   [scatterRuns]int // buffers that were passed on
-	linear []byte           // a run after a wrong guess
+	slots  [longRuns][udpmsg.MaxRun]uint32
+	used   [longRuns]int // buffers that were passed on
+	linear []byte        // a run after a wrong guess
 }
 
 // prepare sets the memory of the next messages for packets of a length. It returns false if there
@@ -33,7 +26,7 @@ func (p *Port) prepare(length int) bool {
 	if c.length != length {
 		p.unscatter()
 		c.count = min(udpmsg.MaxRun-1, len(p.long[0])/length)
-		if len(p.rx.free) < scatterRuns*c.count+maxGRO {
+		if len(p.rx.free) < longRuns*c.count+maxGRO {
 			return false
 		}
 		c.length, c.quiet = length, 0
@@ -76,16 +69,19 @@ func (p *Port) unscatter() {
 // receiveRuns is receiveFrom while runs arrive. It returns false if receiveFrom must receive in its
 // own way.
 func (p *Port) receiveRuns(s *socket) bool {
+	if p.lines.on {
+		return p.receiveLines(s)
+	}
 	if !p.prepare(s.segment) {
 		s.segment = 0
 		p.unscatter()
 		return false
 	}
 	c := &p.scatter
-	got, err := p.in.Receive(s.fd, scatterRuns, s.named())
+	got, err := p.in.Receive(s.fd, longRuns, s.named())
 	if err != nil {
 		s.emptied()
-		if c.quiet++; c.quiet == scatterQuiet {
+		if c.quiet++; c.quiet == longQuiet {
 			s.segment = 0
 			p.unscatter()
 		}
@@ -192,18 +188,27 @@ func (p *Port) copyRun(s *socket, i int, m *incoming, first, rest []byte) {
 
 // deliver makes a frame of packet k of message i, which is in a buffer, and appends it to p.ready.
 func (p *Port) deliver(s *socket, i int, slot uint32, length int, m *incoming, k int) {
-	if p.slot != 0 && !s.group && p.rx.slot(slot)[headroom+destSlot] != p.slot {
+	if p.isForeign(s, p.rx.slot(slot)) {
 		p.rx.free = append(p.rx.free, slot)
-		p.stats.RxDropped++
-		if p.foreign++; p.foreign%reportMixed == 0 {
-			p.net.from.Mixed()
-		}
 		return
 	}
 	b := p.frame(s, i, p.rx.slot(slot)[:headroom+length], m, uint16(k))
 	p.ready = append(p.ready, driver.Buf{B: b, Token: uint64(slot)})
 	p.stats.RxFrames++
 	p.stats.RxBytes += uint64(len(b))
+}
+
+// isForeign reports whether a packet is for another program, and counts it as dropped. The packet
+// follows the headroom.
+func (p *Port) isForeign(s *socket, b []byte) bool {
+	if p.slot == 0 || s.group || b[headroom+destSlot] == p.slot {
+		return false
+	}
+	p.stats.RxDropped++
+	if p.foreign++; p.foreign%reportMixed == 0 {
+		p.net.from.Mixed()
+	}
+	return true
 }
 
 // reportMixed is the number of lost packets of other slots after which the Provider should act.
@@ -214,7 +219,7 @@ const destSlot = 5
 
 // noteRun remembers the length of the packets of a run.
 func (s *socket) noteRun(m *incoming) {
-	if m.count > 1 && m.n >= scatterFrom {
+	if m.count > 1 && m.n >= longFrom {
 		s.segment = m.size
 	}
 }

@@ -50,13 +50,22 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 		return 0, driver.ErrClosed
 	}
 	before := p.out.Stats.TxFrames
+	dropped := false // the latest frame with headers
 	for i := range bufs {
 		b := bufs[i].B
+		if bufs[i].Token&driver.NoHeaders != 0 {
+			if dropped {
+				p.out.Stats.TxDropped++
+			} else {
+				p.out.Join(b)
+			}
+			continue
+		}
 		if p.out.Next(b) {
 			continue
 		}
 		s, headers := p.parse(b)
-		if s == nil {
+		if dropped = s == nil; dropped {
 			p.out.Stats.TxDropped++
 			if headers > 0 {
 				p.refusedBy(unix.EADDRNOTAVAIL)

@@ -111,13 +111,15 @@ type Loop struct {
 	onFailed   func(now qp.Time, err error) // Config.Failed
 	isMemory   func(addr uintptr) bool      // Config.IsMemory
 	closed     bool
-	last       qp.Time       // the time that the latest step read
-	idle       bool          // the latest complete step found nothing to do
-	received   bool          // the latest complete step received frames
-	holder     driver.Holder // port, if it implements it
-	kernel     bool          // the port sleeps in the kernel
+	last       qp.Time           // the time that the latest step read
+	idle       bool              // the latest complete step found nothing to do
+	received   bool              // the latest complete step received frames
+	holder     driver.Holder     // port, if it implements it
+	overlapper driver.Overlapper // the same
+	kernel     bool              // the port sleeps in the kernel
 	dec        frame.Decoder
 	enc        frame.Encoder
+	joiner     joiner
 	pkt        bth.Packet
 	rx         [rxBatch]driver.Buf
 	unreleased int // frames of rx that are to be released
@@ -154,6 +156,11 @@ func New(c Config) *Loop {
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	_, l.kernel = driver.Find[driver.Watcher](c.Port)
+	// Not Find: a wrapper looks at the frames before the loop does.
+	if l.overlapper, _ = c.Port.(driver.Overlapper); l.overlapper != nil {
+		l.overlapper.OverlapHeaders(true)
+		l.joiner.on = true
+	}
 	l.bound.init(&c)
 	if l.enc.SourcePort = c.Port.Info().SourcePort; l.enc.SourcePort != 0 {
 		l.dec.RecoverIDs()
@@ -184,6 +191,9 @@ func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
 // cannot watch a descriptor: the Guest must call Wake. Owner only.
 func (l *Loop) SetGuest(g Guest, fd int) bool {
 	l.guest = g
+	if l.overlapper != nil {
+		l.overlapper.OverlapHeaders(g == nil) // a guest needs the payloads after the step
+	}
 	w, ok := driver.Find[driver.Watcher](l.port)
 	if l.bells = w; ok && !l.closed {
 		w.Watch(fd)

@@ -23,6 +23,9 @@ func (l *Loop) receive(now qp.Time, n int) int {
 		if ahead > 0 && i%ahead == 0 {
 			l.prefetch(l.rx[i:min(i+ahead, n)])
 		}
+		if b := &l.rx[i]; b.Token&driver.NoHeaders != 0 {
+			l.overlapper.WriteHeaders(b)
+		}
 		next = l.handleFrame(now, l.rx[i].B, next)
 	}
 	l.eng.HandleEnd(now)
@@ -45,7 +48,10 @@ func (l *Loop) releaseFrames() {
 // prefetch lets the engine prefetch what a batch of frames will touch.
 func (l *Loop) prefetch(bufs []driver.Buf) {
 	for i := range bufs {
-		l.previews[i] = frame.PeekBTH(bufs[i].B)
+		l.previews[i] = nil // the same QP as before
+		if bufs[i].Token&driver.NoHeaders == 0 {
+			l.previews[i] = frame.PeekBTH(bufs[i].B)
+		}
 	}
 	l.eng.Prefetch(l.previews[:len(bufs)])
 }

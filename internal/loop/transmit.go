@@ -13,6 +13,7 @@ func (l *Loop) transmit(now qp.Time) int {
 		return l.transmitBounded(now)
 	}
 	l.stalled = false
+	l.joiner.end = bth.MaxNetHeader
 	n, next := 0, false
 	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(n) {
 		tx := l.build(now, n, next)
@@ -60,6 +61,11 @@ func (l *Loop) freeBuffers() {
 // the engine may use PollNext.
 func (l *Loop) build(now qp.Time, i int, next bool) (tx *qp.Transmit) {
 	buf := &l.tx[l.txAt+i]
+	if next && l.joiner.on && l.tracer == nil {
+		if tx := l.join(now, buf); tx != nil {
+			return tx
+		}
+	}
 	b := buf.B[:len(buf.B)-bth.ICRCLen]
 	if next {
 		tx = l.eng.PollNext(now, b)
@@ -70,19 +76,24 @@ func (l *Loop) build(now qp.Time, i int, next bool) (tx *qp.Transmit) {
 	if tx == nil {
 		return nil
 	}
-	f := buf.B[:tx.Len+bth.ICRCLen]
+	l.joiner.netLen = tx.NetLen
+	buf.B = buf.B[:tx.Len+bth.ICRCLen]
+	l.finish(tx, buf.B)
+	if l.tracer != nil {
+		l.tracer.sent(tx.QPN, buf.B)
+	}
+	return tx
+}
+
+// finish completes a frame.
+func (l *Loop) finish(tx *qp.Transmit, f []byte) {
 	if tx.Payload != nil {
 		l.enc.FinishWith(f, tx.NetLen, tx.PayloadAt, tx.Payload)
 		l.eng.Copied()
 	} else {
 		l.enc.Finish(f, tx.NetLen)
 	}
-	buf.B = f
 	l.ctr.TxBytes += uint64(len(f))
-	if l.tracer != nil {
-		l.tracer.sent(tx.QPN, f)
-	}
-	return tx
 }
 
 // flush sends the packets in the first n free buffers. The port owns these buffers afterwards.

@@ -29,12 +29,15 @@ type message struct {
 	name    [NameLen]byte
 	_       [8 - NameLen%8]byte // aligns control
 	control [controlLen]byte
+	// Of messages to send: the number of packets, and the length of each but the last.
+	count, size int
 }
 
 // Batch has the messages of one call of sendmmsg or recvmmsg. A message is a packet or a run.
 type Batch struct {
 	headers [Size]mmsghdr
 	m       [Size]message
+	single  unix.Iovec // see only
 }
 
 // NewBatch returns a Batch. It must not be copied.
@@ -56,20 +59,50 @@ func (b *Batch) SetMemory(i, k int, data []byte) {
 	b.headers[i].hdr.SetIovlen(k + 1)
 }
 
+// begin makes message i, which is to be sent, of a packet.
+func (b *Batch) begin(i int, p []byte) {
+	b.SetMemory(i, 0, p)
+	b.m[i].count, b.m[i].size = 1, len(p)
+}
+
+// add adds a packet to message i. Packets that are adjacent in memory are one part, which takes the
+// kernel less time than several.
+func (b *Batch) add(i int, p []byte) {
+	m, n := &b.m[i], int(b.headers[i].hdr.Iovlen)
+	m.count++
+	v := &m.vectors[n-1]
+	if unsafe.Add(unsafe.Pointer(v.Base), v.Len) == unsafe.Pointer(&p[0]) {
+		v.SetLen(int(v.Len) + len(p))
+		return
+	}
+	b.SetMemory(i, n, p)
+}
+
 // packets returns the number of packets of message i to send.
-func (b *Batch) packets(i int) int { return int(b.headers[i].hdr.Iovlen) }
+func (b *Batch) packets(i int) int { return b.m[i].count }
 
 // packet returns packet k of message i to send.
 func (b *Batch) packet(i, k int) []byte {
-	v := &b.m[i].vectors[k]
-	return unsafe.Slice(v.Base, v.Len)
+	m := &b.m[i]
+	at := k * m.size
+	for v := range m.vectors {
+		part := unsafe.Slice(m.vectors[v].Base, m.vectors[v].Len)
+		if at < len(part) {
+			return part[at:min(at+m.size, len(part))]
+		}
+		at -= len(part)
+	}
+	panic("udpmsg: no such packet")
 }
 
 // only reduces message i to its packet k, without the control message of a run. control is the
 // length of the other control messages.
 func (b *Batch) only(i, k, control int) {
+	p := b.packet(i, k)
+	b.single.Base = &p[0]
+	b.single.SetLen(len(p))
 	h := &b.headers[i].hdr
-	h.Iov = &b.m[i].vectors[k]
+	h.Iov = &b.single
 	h.SetIovlen(1)
 	b.setControl(i, control)
 }

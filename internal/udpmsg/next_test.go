@@ -112,6 +112,40 @@ func TestNext(t *testing.T) {
 	}
 }
 
+// Join adds the packets that Add would add, to the same runs. Adjacent packets are one part of a
+// message.
+func TestJoin(t *testing.T) {
+	to := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
+	a := &frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), Dst: to,
+		HopLimit: 64, SrcPort: 0xc123}
+	k := Socket{Port: 0xc001, Runs: true}
+	const n = MaxRun + 20
+	var frames [][]byte
+	for _, b := range packets(new(frame.Encoder), a, bth.RCWriteMiddle, 1<<24-5, n) {
+		frames = append(frames, sealed(b, 0))
+	}
+	added, joined := NewSender(), NewSender()
+	memory := make([]byte, 0, n*512)
+	for i, b := range frames {
+		if p := b[LenV4:]; i == 0 {
+			joined.Add(k, slices.Clone(b), LenV4)
+		} else {
+			at := len(memory)
+			memory = append(memory, p...)
+			joined.Join(memory[at:])
+		}
+		added.Add(k, b, LenV4)
+	}
+	if got, want := queued(joined, to), queued(added, to); got != want {
+		t.Errorf("with Join:\n%.2000s\nwithout:\n%.2000s", got, want)
+	}
+	for i, want := range []int{2, 1} {
+		if got := int(joined.out.headers[i].hdr.Iovlen); got != want {
+			t.Errorf("message %d has %d parts, want %d", i, got, want)
+		}
+	}
+}
+
 func headersLen(b []byte) int {
 	if b[12] == 0x08 {
 		return LenV4

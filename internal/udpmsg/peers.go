@@ -153,7 +153,7 @@ func (s *Sender) fits(p *peer, b []byte) bool {
 // Accepts reports whether a run to the peer of a frame may begin with the packet after its headers
 // of n bytes.
 func (s *Sender) Accepts(b []byte, n int) bool {
-	p := s.peerOf(b, n)
+	p := s.peerOf(b[:n])
 	if !p.safe && p.off && !p.resumes() {
 		return false
 	}
@@ -170,7 +170,7 @@ func (s *Sender) again(p *peer, key uint64, b []byte) bool {
 // Observe tells the Sender about a frame that is sent in another way, since it may have been in a
 // run before.
 func (s *Sender) Observe(b []byte, n int) {
-	if p := s.peerOf(b, n); p.used && !p.off {
+	if p := s.peerOf(b[:n]); p.used && !p.off {
 		s.fits(p, b[n:])
 	}
 }

@@ -112,13 +112,22 @@ func NewSender() *Sender {
 
 // Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with a
 // socket when Flush is called, or before.
-func (s *Sender) Add(k Socket, b []byte, n int) {
-	p := b[n:]
+func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n:n], b[n:]) }
+
+// Join is Add for a packet that has the same headers as the latest frame, and the PSN that follows.
+func (s *Sender) Join(p []byte) {
+	if !s.next(s.run.header, p) {
+		s.add(s.socket, s.run.header, p)
+	}
+}
+
+// add adds packet p with headers h.
+func (s *Sender) add(k Socket, h, p []byte) {
 	if s.unsent > 0 {
 		s.unsent++
 		return
 	}
-	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(b, p) {
+	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(h, p) {
 		return
 	}
 	if s.queued == Size || k.FD != s.socket.FD {
@@ -129,10 +138,10 @@ func (s *Sender) Add(k Socket, b []byte, n int) {
 		}
 	}
 	s.socket = k
-	s.start(s.queued, b, p)
-	s.run = run{size: len(p), bytes: len(p), header: b[:n]}
+	s.start(s.queued, h, p)
+	s.run = run{size: len(p), bytes: len(p), header: h}
 	if k.Runs && len(p) >= bth.HeaderLen {
-		s.run.peer = s.peerOf(b, n)
+		s.run.peer = s.peerOf(h)
 		if s.fits(s.run.peer, p) {
 			s.run.packets, s.run.slot = 1, slot(p)
 		}
@@ -144,27 +153,27 @@ func (s *Sender) Add(k Socket, b []byte, n int) {
 // it selects the program that gets a run, and the kernel looks only at the first packet.
 func slot(p []byte) byte { return p[5] }
 
-// peerOf returns the peer to which a frame with headers of n bytes goes.
-func (s *Sender) peerOf(b []byte, n int) *peer {
+// peerOf returns the peer to which a frame with headers h goes.
+func (s *Sender) peerOf(h []byte) *peer {
 	var dst bth.GID
-	if n == LenV4 {
-		dst.SetIPv4(b[etherLen+16 : etherLen+20])
+	if len(h) == LenV4 {
+		dst.SetIPv4(h[etherLen+16 : etherLen+20])
 	} else {
-		dst = bth.GID(b[etherLen+24 : etherLen+40])
+		dst = bth.GID(h[etherLen+24 : etherLen+40])
 	}
 	return s.find(&dst)
 }
 
-// extend adds a frame with packet p to the run that the latest message is, if it fits.
-func (s *Sender) extend(b, p []byte) bool {
+// extend adds packet p with headers h to the run that the latest message is, if it fits.
+func (s *Sender) extend(h, p []byte) bool {
 	r, i := &s.run, s.queued-1
 	if r.packets == MaxRun || r.closed || len(p) > r.size || len(p) < bth.HeaderLen ||
-		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(r.header, b) ||
+		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(r.header, h) ||
 		!s.fits(r.peer, p) {
 		return false
 	}
-	s.out.SetMemory(i, r.packets, p)
-	s.setICRC(b, p, r.packets)
+	s.out.add(i, p)
+	s.setICRC(h, p, r.packets)
 	a := &s.about[i]
 	if r.packets == 1 {
 		a.peer = r.peer
@@ -181,19 +190,20 @@ func (s *Sender) extend(b, p []byte) bool {
 // Next is Add for a frame that differs from the latest one only in identification, PSN, AckReq and
 // payload, as middle packets do. It returns false if Add must add the frame.
 func (s *Sender) Next(b []byte) bool {
+	n := len(s.run.header)
+	return len(b) == n+s.run.size && s.next(b[:n:n], b[n:])
+}
+
+// next does the same for packet p with headers h.
+func (s *Sender) next(h, p []byte) bool {
 	r := &s.run
-	n := len(r.header)
-	if r.packets < 2 || r.packets == MaxRun || r.closed || len(b) != n+r.size ||
-		r.bytes+r.size > maxBytes {
+	if r.packets < 2 || r.packets == MaxRun || r.closed || len(p) != r.size ||
+		r.bytes+r.size > maxBytes || binary.BigEndian.Uint64(p) != r.head ||
+		psn(p) != (r.psn+1)&psnMask || !sameFlow(r.header, h) {
 		return false
 	}
-	p := b[n:]
-	if binary.BigEndian.Uint64(p) != r.head || psn(p) != (r.psn+1)&psnMask ||
-		!sameFlow(r.header, b) {
-		return false
-	}
-	s.out.SetMemory(s.queued-1, r.packets, p)
-	s.setICRC(b, p, r.packets)
+	s.out.add(s.queued-1, p)
+	s.setICRC(h, p, r.packets)
 	r.psn = psn(p)
 	if r.flow != nil {
 		r.peer.joined(r.flow, r.psn)
@@ -204,24 +214,23 @@ func (s *Sender) Next(b []byte) bool {
 }
 
 // setICRC changes the ICRC of a packet for the identification and the source port that the kernel
-// gives it. The frame's headers have those for which the ICRC was computed.
-func (s *Sender) setICRC(b, p []byte, id int) {
-	n := len(b) - len(p)
-	if port := binary.BigEndian.Uint16(b[n-udpLen:]); port != s.socket.Port {
+// gives it. The headers h have those for which the ICRC was computed.
+func (s *Sender) setICRC(h, p []byte, id int) {
+	n := len(h)
+	if port := binary.BigEndian.Uint16(h[n-udpLen:]); port != s.socket.Port {
 		s.ids.ChangePort(p, port, s.socket.Port)
 	}
 	if n != LenV4 {
 		return
 	}
-	if from := binary.BigEndian.Uint16(b[etherLen+4:]); from != uint16(id) {
+	if from := binary.BigEndian.Uint16(h[etherLen+4:]); from != uint16(id) {
 		s.ids.Change(p, from, uint16(id))
 	}
 }
 
-// sameFlow reports whether a frame has the same addresses, traffic class and hop limit as the one
-// with headers a.
+// sameFlow reports whether headers have the same addresses, traffic class and hop limit.
 func sameFlow(a, b []byte) bool {
-	if len(b) <= len(a) {
+	if len(b) != len(a) {
 		return false
 	}
 	x, y := a[etherLen:], b[etherLen:]
@@ -233,17 +242,17 @@ func sameFlow(a, b []byte) bool {
 		[32]byte(x[8:40]) == [32]byte(y[8:40])
 }
 
-// start makes message i of a frame with packet p.
+// start makes message i of packet p with headers b.
 func (s *Sender) start(i int, b, p []byte) {
 	m := s.out
-	m.SetMemory(i, 0, p)
+	m.begin(i, p)
 	name := &m.m[i].name
 	h := &m.headers[i].hdr
 	ip := b[etherLen:]
 	binary.BigEndian.PutUint16(name[2:], bth.Port)
 	end := 0
 	s.setICRC(b, p, 0)
-	v4 := len(b)-len(p) == LenV4
+	v4 := len(b) == LenV4
 	if s.socket.Index > 0 {
 		end = m.addSource(i, ip, v4, s.socket.Index)
 	}

@@ -53,9 +53,23 @@ func packets(e *frame.Encoder, a *frame.Address, op bth.Opcode, psn bth.PSN, n i
 	return list
 }
 
+// sealed gives an IPv4 frame another identification.
+func sealed(b []byte, id uint16) []byte {
+	(&frame.Encoder{ID: id}).Finish(b, LenV4)
+	return b
+}
+
 // A run that the kernel refuses is sent packet by packet, with correct ICRCs, and later packets to
 // the peer are sent alone.
 func TestRefusedRun(t *testing.T) {
+	for _, adjacent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("adjacent %v", adjacent), func(t *testing.T) {
+			testRefusedRun(t, adjacent)
+		})
+	}
+}
+
+func testRefusedRun(t *testing.T, adjacent bool) {
 	from, to := netip.MustParseAddr("127.73.1.1"), netip.MustParseAddr("127.73.1.2")
 	out, in := socket(t, from, 0), socket(t, to, bth.Port)
 	if err := unix.SetsockoptInt(out, unix.SOL_SOCKET, unix.SO_NO_CHECK, 1); err != nil {
@@ -78,7 +92,17 @@ func TestRefusedRun(t *testing.T) {
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	for round := range 2 {
 		calls := s.Stats.Kicks
-		for _, b := range packets(e, a, bth.RCSendOnly, bth.PSN(round*n), n) {
+		if adjacent {
+			e.ID = 500 // of all packets
+		}
+		memory := make([]byte, 0, n*512)
+		for i, b := range packets(e, a, bth.RCSendOnly, bth.PSN(round*n), n) {
+			if adjacent && i > 0 {
+				at := len(memory)
+				memory = append(memory, sealed(b, 500)[LenV4:]...)
+				s.Join(memory[at:])
+				continue
+			}
 			s.Add(k, b, LenV4)
 		}
 		s.Flush()

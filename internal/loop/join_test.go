@@ -1,0 +1,151 @@
+package loop
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/frame"
+)
+
+// overlapPort is a driver.Overlapper. It carries whole frames over a link, and takes the headers
+// away from those that may lack them.
+type overlapPort struct {
+	driver.Port
+	t        *testing.T
+	overlap  bool
+	memory   map[uint64][]byte // of buffers to send, by token
+	header   []byte            // of the latest frame
+	removed  [][]byte          // of received frames, in order
+	received []byte            // the packets of a call of Receive
+	joined   int               // frames that were sent without headers
+
+	overlapping int // frames that were received without headers
+}
+
+// overlapHeaders is the length of the headers before the BTH: the link has IPv6 addresses.
+const overlapHeaders = 62
+
+func (p *overlapPort) Info() driver.Info {
+	i := p.Port.Info()
+	i.SourcePort = bth.Port
+	return i
+}
+
+func (p *overlapPort) OverlapHeaders(on bool) { p.overlap = on }
+
+func (p *overlapPort) Alloc(bufs []driver.Buf) int {
+	n := p.Port.Alloc(bufs)
+	for _, b := range bufs[:n] {
+		p.memory[b.Token] = b.B
+	}
+	return n
+}
+
+func (p *overlapPort) Send(bufs []driver.Buf) (int, error) {
+	for i := range bufs {
+		b := &bufs[i]
+		if b.Token&driver.NoHeaders != 0 {
+			b.Token &^= driver.NoHeaders
+			full := p.memory[b.Token][:overlapHeaders+len(b.B)]
+			copy(full[copy(full, p.header):], b.B)
+			icrc := [4]byte(full[len(full)-4:])
+			if (&frame.Encoder{}).Finish(full, overlapHeaders); [4]byte(full[len(full)-4:]) != icrc {
+				p.t.Errorf("wrong ICRC in frame %d of a batch", i)
+			}
+			b.B = full
+			p.joined++
+		}
+		p.header = bytes.Clone(b.B[:overlapHeaders])
+	}
+	return p.Port.Send(bufs)
+}
+
+// Receive copies all packets but the first to adjacent memory without headers.
+func (p *overlapPort) Receive(bufs []driver.Buf) int {
+	n := p.Port.Receive(bufs)
+	if !p.overlap || n < 2 {
+		return n
+	}
+	p.received, p.removed = make([]byte, overlapHeaders, n*2048), nil
+	for i := range bufs[1:n] {
+		b := &bufs[1+i]
+		p.removed = append(p.removed, bytes.Clone(b.B[:overlapHeaders]))
+		at := len(p.received)
+		p.received = append(p.received, b.B[overlapHeaders:]...)
+		b.B = p.received[at-overlapHeaders:]
+		b.Token |= driver.NoHeaders
+	}
+	return n
+}
+
+func (p *overlapPort) WriteHeaders(b *driver.Buf) {
+	copy(b.B, p.removed[0])
+	p.removed = p.removed[1:]
+	p.overlapping++
+}
+
+func (p *overlapPort) Release(bufs []driver.Buf) {
+	for i := range bufs {
+		bufs[i].Token &^= driver.NoHeaders
+	}
+	p.Port.Release(bufs)
+}
+
+// Middle packets are sent without headers to a port that permits it, unless a tracer needs them,
+// and frames are received without headers.
+func TestOverlapper(t *testing.T) {
+	for _, traced := range []bool{false, true} {
+		var ports [2]*overlapPort
+		a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
+			ports[i] = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
+			return ports[i]
+		}})
+		sent := 0
+		if traced {
+			a.SetTracer(func(out bool, _ bth.QPN, _ *bth.Packet) {
+				if out {
+					sent++
+				}
+			})
+		}
+		random := rand.NewChaCha8([32]byte{})
+		const n = 40 * 1024
+		for range 20 {
+			_, _ = random.Read(a.mem[:n])
+			a.write(t, b, n, 0)
+			driveUntil(t, a, b, func() bool { return bytes.Equal(a.mem[:n], b.mem[:n]) })
+		}
+		if got, want := ports[0].joined > 20*30, !traced; got != want {
+			t.Errorf("traced %v: %d frames were sent without headers", traced, ports[0].joined)
+		}
+		if n := a.sent(); n != 20*40 || traced && sent != 20*40 {
+			t.Errorf("%d packets sent and %d traced, want %d", n, sent, 20*40)
+		}
+		if ports[1].overlapping < 20*20 {
+			t.Errorf("%d frames were received without headers", ports[1].overlapping)
+		}
+	}
+}
+
+// While there is a Guest, which needs the payloads after the step, received frames do not overlap.
+func TestOverlapEndsForGuest(t *testing.T) {
+	port := &overlapPort{t: t, memory: map[uint64][]byte{}}
+	a, _ := newPair(t, pairConfig{wrap: func(i int, p driver.Port) driver.Port {
+		if i > 0 {
+			return p
+		}
+		port.Port = p
+		return port
+	}})
+	for _, c := range []struct {
+		g    Guest
+		want bool
+	}{{nil, true}, {&lateGuest{}, false}, {nil, true}} {
+		if a.SetGuest(c.g, -1); port.overlap != c.want {
+			t.Errorf("with Guest %v: overlap = %v, want %v", c.g, port.overlap, c.want)
+		}
+	}
+}
