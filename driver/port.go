@@ -124,10 +124,10 @@ type Watcher interface {
 // buffer, without headers between them. The headers of a frame overlap the end of the frame before.
 // NoHeaders is set in the token of such a frame.
 type Overlapper interface {
-	// OverlapHeaders permits Receive to return frames without headers, or ends that. The owner
-	// passes each of them to WriteHeaders, in order, before it looks at the frame and after it has
-	// handled the frame before. Owner only.
-	OverlapHeaders(on bool)
+	// OverlapHeaders permits Receive to return frames without headers. The owner passes each of
+	// them to WriteHeaders, in order, before it looks at the frame and after it has handled the
+	// frame before. send says that Send accepts such frames, too. Owner only.
+	OverlapHeaders() (send bool)
 	// WriteHeaders writes the headers of a received frame. Owner only.
 	WriteHeaders(b *Buf)
 }

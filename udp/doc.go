@@ -57,8 +57,8 @@
 //   - socket.go: the options of a socket, and the headers of received packets
 //   - receive.go, send.go: the data path
 //   - connected.go: sockets for peers that get packets one by one
-//   - line.go: received runs in one buffer, for an owner that permits overlapping headers
-//   - scatter.go: received runs whose packets are not copied, for other owners
+//   - split.go: the packets of received runs
+//   - line.go: runs that are not copied, for an owner that permits overlapping headers
 //   - drops_unsafe.go: how many packets the kernel has dropped
 //   - wait.go: blocking and waking
 //   - network.go: addresses, link state and routes

@@ -21,6 +21,9 @@ func (p *Port) ConnectedTo(gid bth.GID) (n int) {
 	return n
 }
 
+// SetSlot makes the Port one of several programs that share an address.
+func (p *Port) SetSlot(slot uint8) { p.slot = slot }
+
 // Numbers of connected.go.
 const (
 	ConnectAfter = connectAfter

@@ -36,22 +36,23 @@ type line struct {
 }
 
 // OverlapHeaders implements driver.Overlapper.
-func (p *Port) OverlapHeaders(on bool) {
+func (p *Port) OverlapHeaders() (send bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.unscatter()
 	c := &p.lines
-	if c.on = on; !on || c.line[0].b != nil {
-		return
+	if c.on {
+		return true
 	}
+	c.on = true
 	slab := make([]byte, lineCount*lineLen)
 	for i := range c.line {
 		c.line[i].b, slab = slab[:lineLen:lineLen], slab[lineLen:]
 		c.free = append(c.free, uint8(i))
 	}
+	return true
 }
 
-// receiveLines is receiveRuns if the owner permits overlapping headers.
+// receiveLines is receiveFrom while runs arrive. It returns false if there is no buffer.
 func (p *Port) receiveLines(s *socket) bool {
 	c := &p.lines
 	most := min(longRuns, len(c.free))
@@ -66,7 +67,7 @@ func (p *Port) receiveLines(s *socket) bool {
 	if err != nil {
 		s.emptied()
 		if c.quiet++; c.quiet == longQuiet {
-			s.segment = 0
+			s.long = false
 		}
 		return true
 	}
@@ -98,20 +99,20 @@ func (p *Port) deliverLine(s *socket, i int, k uint8) {
 	}
 	for n := range m.count {
 		at := n * m.size
-		if p.isForeign(s, l.b[at:]) {
-			p.dropLine(k)
-			continue
-		}
 		packet := l.b[at:][:headroom+min(m.size, m.n-at)]
 		b := packet[headroom-l.headers:]
 		token := uint64(lineToken | int(k)<<lineShift | n)
 		if n == 0 {
-			p.frame(s, i, packet, m, 0)
+			p.frame(s, i, packet, m, 0) // the others need the headers
 		} else {
 			token |= driver.NoHeaders
 			if s.parent != nil {
 				m.HopLimit = s.hopLimit(m.HopLimit, packet[headroom:])
 			}
+		}
+		if p.isForeign(s, l.b[at:]) {
+			p.dropLine(k)
+			continue
 		}
 		p.ready = append(p.ready, driver.Buf{B: b, Token: token})
 		p.stats.RxFrames++

@@ -103,7 +103,6 @@ func (p *Port) start() {
 	p.in, p.out = udpmsg.NewBatch(), udpmsg.NewSender()
 	p.out.Index, p.out.Refused, p.out.Note = p.net.index, p.refusedBy, p.net.setNote
 	p.ready = make([]driver.Buf, 0, rxBuffers)
-	p.scatter.linear = make([]byte, 0, 1<<16)
 	for i := range p.long {
 		p.long[i] = make([]byte, 1<<16)
 	}

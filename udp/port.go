@@ -51,14 +51,13 @@ type Port struct {
 	failures    int   // connected sockets that could not be opened
 	fds         []int // of the sockets; for Backlog
 
-	rx, tx  pool
-	in      *udpmsg.Batch
-	out     *udpmsg.Sender
-	scatter scatter
-	lines   lines
-	long    [rxRuns][]byte // what of a received run does not fit in a buffer
-	ready   []driver.Buf   // received packets that did not fit in a call of Receive
-	stats   driver.Stats   // without those of out
+	rx, tx pool
+	in     *udpmsg.Batch
+	out    *udpmsg.Sender
+	lines  lines
+	long   [rxRuns][]byte // what of a received run does not fit in a buffer
+	ready  []driver.Buf   // received packets that did not fit in a call of Receive
+	stats  driver.Stats   // without those of out
 
 	refusals []error // with which the kernel refused packets; see refusedBy
 

@@ -81,10 +81,9 @@ func (p *Port) receiveFrom(s *socket) {
 	if s.parent != nil && s.out.fresh && p.receiveOlder(s) {
 		return
 	}
-	if s.segment > 0 && p.receiveRuns(s) {
+	if s.long && p.lines.on && p.receiveLines(s) {
 		return
 	}
-	p.unscatter()
 	most := batch
 	if s.runs {
 		most = rxRuns

@@ -53,7 +53,9 @@ func headersOf(p *udp.Port, b *driver.Buf) []byte {
 func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, overlap bool) {
 	a := addrs(t, p, is)
 	from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
-	to.OverlapHeaders(overlap)
+	if overlap {
+		to.OverlapHeaders()
+	}
 	overlapping := 0
 	e := &frame.Encoder{SourcePort: bth.Port}
 	d, pkt := new(frame.Decoder), new(bth.Packet)
@@ -180,7 +182,9 @@ func testSeveralAddresses(t *testing.T, overlap bool) {
 		want += runs * 64
 	}
 	to := p.Port[1].(*udp.Port)
-	to.OverlapHeaders(overlap)
+	if overlap {
+		to.OverlapHeaders()
+	}
 	var bufs [64]driver.Buf
 	d, pkt, next := new(frame.Decoder), new(bth.Packet), map[bth.GID]bth.PSN{}
 	for have := 0; have < want; {
@@ -217,7 +221,9 @@ func TestForgedRuns(t *testing.T) {
 func testForgedRuns(t *testing.T, overlap bool) {
 	p := pair(t, false)
 	a, to := addrs(t, p, netip.Addr.Is4), p.Port[1].(*udp.Port)
-	to.OverlapHeaders(overlap)
+	if overlap {
+		to.OverlapHeaders()
+	}
 	conn, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(a[1].Addr(),
 		bth.Port)))
 	if err != nil {
@@ -318,6 +324,72 @@ func TestJoinedPackets(t *testing.T) {
 					t.Fatalf("packet %v of %d bytes, want %v", pkt.BTH.PSN(), len(pkt.Payload), psn)
 				}
 			})
+		}
+	}
+}
+
+// A run may have packets for several programs. Each gets its own.
+func TestRunForSeveralPrograms(t *testing.T) {
+	for _, overlap := range []bool{false, true} {
+		p := pair(t, false)
+		a, to := addrs(t, p, netip.Addr.Is4), p.Port[1].(*udp.Port)
+		if overlap {
+			to.OverlapHeaders()
+		}
+		const slot, size, count, rounds = 5, 1024, 9, 2
+		to.SetSlot(slot)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO))
+		must(unix.Bind(fd, &unix.SockaddrInet4{Addr: a[0].Addr().As4()}))
+		name, err := unix.Getsockname(fd)
+		must(err)
+		path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64,
+			SrcPort: uint16(name.(*unix.SockaddrInet4).Port)}
+		var data []byte
+		for i := range count {
+			var b [2048]byte
+			full := packet(&frame.Encoder{ID: uint16(i)}, b[:], &path, bth.PSN(i), size)
+			at := len(full) - size - bth.HeaderLen - bth.ICRCLen
+			full[at+5] = slot * byte(i%3/2) // every third one is for this program
+			full = full[:len(full):len(full)]
+			(&frame.Encoder{ID: uint16(i)}).Finish(full, at)
+			data = append(data, full[at:]...)
+		}
+		for round := range rounds { // the first run is copied
+			if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT,
+				len(data)/count); err != nil {
+				t.Skipf("the kernel does not support UDP_SEGMENT: %v", err)
+			}
+			must(unix.Sendto(fd, data, 0, &unix.SockaddrInet4{Port: bth.Port, Addr: a[1].Addr().As4()}))
+			must(to.Wait(time.Second))
+			var bufs [64]driver.Buf
+			n := to.Receive(bufs[:])
+			if n != count/3 {
+				t.Fatalf("overlap %v, round %d: %d packets, want %d", overlap, round, n, count/3)
+			}
+			d, pkt := new(frame.Decoder), new(bth.Packet)
+			for i := range bufs[:n] {
+				r := d.Decode(headersOf(to, &bufs[i]), pkt)
+				if r != frame.ReasonOK || pkt.BTH.PSN() != bth.PSN(3*i+2) ||
+					!bytes.Equal(pkt.Payload, counting(size)) {
+					t.Errorf("overlap %v, round %d, packet %d: Decode() = %v, PSN %v", overlap, round,
+						i, r, pkt.BTH.PSN())
+				}
+			}
+			to.Release(bufs[:n])
+		}
+		if n := to.Stats().RxDropped; n != rounds*(count-count/3) {
+			t.Errorf("%d packets dropped, want %d", n, rounds*(count-count/3))
 		}
 	}
 }

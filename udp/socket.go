@@ -16,13 +16,12 @@ type socket struct {
 	addr   netip.Addr
 	gid    bth.GID
 	group  bool
-	buffer int  // size of the receive buffer, bytes
-	runs   bool // the kernel cuts and merges runs
-	// segment is the length of the packets of the latest run; 0: none came recently.
-	segment int
-	class   *udpmsg.Class // of sent packets
-	from    Provider      // that has opened it; may be nil
-	header  []byte        // the headers of received packets, with what is the same in all of them
+	buffer int           // size of the receive buffer, bytes
+	runs   bool          // the kernel cuts and merges runs
+	long   bool          // long runs came recently
+	class  *udpmsg.Class // of sent packets
+	from   Provider      // that has opened it; may be nil
+	header []byte        // the headers of received packets, with what is the same in all of them
 	// parent is the socket of all peers of the address. If it is not nil, this socket is connected
 	// to one of them.
 	parent *socket

@@ -24,7 +24,7 @@ const (
 )
 
 // Port joins an AF_XDP port and a UDP port. It implements driver.Port, Network, Finder, Router,
-// Groups, Holder, StatsReader, Backlogger, Watcher and Wrapper.
+// Groups, Holder, StatsReader, Backlogger, Watcher, Overlapper and Wrapper.
 type Port struct {
 	*xdp.Port
 	local *udp.Port
@@ -57,6 +57,7 @@ var (
 	_ driver.StatsReader = (*Port)(nil)
 	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.Watcher     = (*Port)(nil)
+	_ driver.Overlapper  = (*Port)(nil)
 )
 
 // New returns a Port, which owns both ports. They must be on the same interface, and local must
@@ -86,15 +87,34 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 	}
 	rest := bufs[n:]
 	got := p.local.Receive(rest)
-	mac := *p.mac.Load()
 	for i := range rest[:got] {
+		if rest[i].Token&driver.NoHeaders == 0 {
+			p.setSender(&rest[i])
+		}
 		rest[i].Token |= localToken
-		copy(rest[i].B[len(mac):], mac[:]) // the sender: answers to it are local, too
 	}
 	if got > 0 {
 		p.idle = 0
 	}
 	return n + got
+}
+
+// setSender makes answers to a frame local, too.
+func (p *Port) setSender(b *driver.Buf) {
+	mac := p.mac.Load()
+	copy(b.B[len(mac):], mac[:])
+}
+
+// OverlapHeaders implements driver.Overlapper.
+func (p *Port) OverlapHeaders() (send bool) {
+	p.local.OverlapHeaders()
+	return false
+}
+
+// WriteHeaders implements driver.Overlapper.
+func (p *Port) WriteHeaders(b *driver.Buf) {
+	p.local.WriteHeaders(b)
+	p.setSender(b)
 }
 
 // Release implements driver.Port.

@@ -8,6 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/qp"
 )
 
 // overlapPort is a driver.Overlapper. It carries whole frames over a link, and takes the headers
@@ -19,7 +20,8 @@ type overlapPort struct {
 	memory   map[uint64][]byte // of buffers to send, by token
 	header   []byte            // of the latest frame
 	removed  [][]byte          // of received frames, in order
-	received []byte            // the packets of a call of Receive
+	received []byte            // the packets of a call of Receive, after room for headers
+	original []byte            // the same, as received
 	joined   int               // frames that were sent without headers
 
 	overlapping int // frames that were received without headers
@@ -34,7 +36,10 @@ func (p *overlapPort) Info() driver.Info {
 	return i
 }
 
-func (p *overlapPort) OverlapHeaders(on bool) { p.overlap = on }
+func (p *overlapPort) OverlapHeaders() (send bool) {
+	p.overlap = true
+	return true
+}
 
 func (p *overlapPort) Alloc(bufs []driver.Buf) int {
 	n := p.Port.Alloc(bufs)
@@ -78,6 +83,7 @@ func (p *overlapPort) Receive(bufs []driver.Buf) int {
 		b.B = p.received[at-overlapHeaders:]
 		b.Token |= driver.NoHeaders
 	}
+	p.original = bytes.Clone(p.received)
 	return n
 }
 
@@ -130,22 +136,37 @@ func TestOverlapper(t *testing.T) {
 	}
 }
 
-// While there is a Guest, which needs the payloads after the step, received frames do not overlap.
-func TestOverlapEndsForGuest(t *testing.T) {
-	port := &overlapPort{t: t, memory: map[uint64][]byte{}}
-	a, _ := newPair(t, pairConfig{wrap: func(i int, p driver.Port) driver.Port {
-		if i > 0 {
-			return p
-		}
-		port.Port = p
+// payloadGuest calls a function when it needs the payloads of a step.
+type payloadGuest struct {
+	lateGuest
+	settle func()
+}
+
+func (g *payloadGuest) Settle(qp.Time) { g.settle() }
+
+// A Guest finds the payloads at the end of a step as they were received.
+func TestGuestNeedsPayloads(t *testing.T) {
+	var port *overlapPort
+	a, b := newPair(t, pairConfig{selective: true, wrap: func(_ int, p driver.Port) driver.Port {
+		port = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
 		return port
 	}})
-	for _, c := range []struct {
-		g    Guest
-		want bool
-	}{{nil, true}, {&lateGuest{}, false}, {nil, true}} {
-		if a.SetGuest(c.g, -1); port.overlap != c.want {
-			t.Errorf("with Guest %v: overlap = %v, want %v", c.g, port.overlap, c.want)
+	b.SetGuest(&payloadGuest{lateGuest{side: b}, func() {
+		if !bytes.Equal(port.received, port.original) {
+			t.Error("payloads have changed before the end of the step")
 		}
+	}}, -1)
+	b.SetTracer(func(out bool, _ bth.QPN, p *bth.Packet) {
+		if !out && (len(p.NetHeader) != 40 || bth.GID(p.NetHeader[8:24]) != p.Src) {
+			t.Errorf("the IP header is % x, want one from %v", p.NetHeader, p.Src.Addr())
+		}
+	})
+	const n = 40 * 1024
+	_, _ = rand.NewChaCha8([32]byte{}).Read(a.mem[:n])
+	a.write(t, b, n, 0)
+	driveUntil(t, a, b, func() bool { return bytes.Equal(a.mem[:n], b.mem[:n]) })
+	if port.overlapping < 20 || a.sent() != 40 {
+		t.Errorf("%d frames were received without headers, %d packets were sent", port.overlapping,
+			a.sent())
 	}
 }

@@ -121,6 +121,7 @@ type Loop struct {
 	enc        frame.Encoder
 	joiner     joiner
 	pkt        bth.Packet
+	netHeader  [bth.MaxNetHeader]byte // of pkt; see handleOverlapping
 	rx         [rxBatch]driver.Buf
 	unreleased int // frames of rx that are to be released
 	previews   [rxBatch][]byte
@@ -158,8 +159,7 @@ func New(c Config) *Loop {
 	_, l.kernel = driver.Find[driver.Watcher](c.Port)
 	// Not Find: a wrapper looks at the frames before the loop does.
 	if l.overlapper, _ = c.Port.(driver.Overlapper); l.overlapper != nil {
-		l.overlapper.OverlapHeaders(true)
-		l.joiner.on = true
+		l.joiner.on = l.overlapper.OverlapHeaders()
 	}
 	l.bound.init(&c)
 	if l.enc.SourcePort = c.Port.Info().SourcePort; l.enc.SourcePort != 0 {
@@ -191,9 +191,6 @@ func (l *Loop) SetLocal(gids []bth.GID, s *Sources) {
 // cannot watch a descriptor: the Guest must call Wake. Owner only.
 func (l *Loop) SetGuest(g Guest, fd int) bool {
 	l.guest = g
-	if l.overlapper != nil {
-		l.overlapper.OverlapHeaders(g == nil) // a guest needs the payloads after the step
-	}
 	w, ok := driver.Find[driver.Watcher](l.port)
 	if l.bells = w; ok && !l.closed {
 		w.Watch(fd)

@@ -24,9 +24,10 @@ func (l *Loop) receive(now qp.Time, n int) int {
 			l.prefetch(l.rx[i:min(i+ahead, n)])
 		}
 		if b := &l.rx[i]; b.Token&driver.NoHeaders != 0 {
-			l.overlapper.WriteHeaders(b)
+			next = l.handleOverlapping(now, b, next)
+		} else {
+			next = l.handleFrame(now, b.B, next)
 		}
-		next = l.handleFrame(now, l.rx[i].B, next)
 	}
 	l.eng.HandleEnd(now)
 	// In virtual time there is no latency to save. A guest still needs the payloads.
@@ -59,6 +60,30 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 // handleFrame handles a frame. next says that the engine has handled the frame before it, and was
 // not called since then. The result says that about the next frame.
 func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
+	return l.accept(b) && l.handlePacket(now, next)
+}
+
+// handleOverlapping is handleFrame for a frame whose headers overlap the end of the frame before. A
+// Guest needs the payload of that one until the end of the step.
+func (l *Loop) handleOverlapping(now qp.Time, f *driver.Buf, next bool) bool {
+	if l.guest == nil {
+		l.overlapper.WriteHeaders(f)
+		return l.handleFrame(now, f.B, next)
+	}
+	var before [bth.MaxNetHeader]byte
+	n := copy(before[:], f.B)
+	l.overlapper.WriteHeaders(f)
+	ok := l.accept(f.B)
+	if ok {
+		h := &l.pkt.NetHeader
+		*h = l.netHeader[:copy(l.netHeader[:], *h)]
+	}
+	copy(f.B, before[:n])
+	return ok && l.handlePacket(now, next)
+}
+
+// accept decodes a frame and checks its addresses.
+func (l *Loop) accept(b []byte) bool {
 	l.ctr.RxFrames++
 	l.ctr.RxBytes += uint64(len(b))
 	if r := l.dec.Decode(b, &l.pkt); r != frame.ReasonOK {
@@ -78,6 +103,11 @@ func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
 		l.ctr.WrongMAC++
 		return false
 	}
+	return true
+}
+
+// handlePacket handles the packet that was decoded last, like handleFrame.
+func (l *Loop) handlePacket(now qp.Time, next bool) bool {
 	// The engine compares the addresses and the VLAN of other packets with the path of their QP.
 	if l.pkt.Info.Transport == bth.UD && !l.acceptDatagram() {
 		return false
