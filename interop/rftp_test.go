@@ -90,7 +90,9 @@ func (r *rig) rftpConn(ctx context.Context, t *testing.T, v variant, p *peer.Pee
 	t.Helper()
 	if v.gorxePassive {
 		addr := netip.AddrPortFrom(r.HostAddr(v.v6), rftpPort)
-		l, err := rftp.Listen(r.dev, addr, rftp.ListenConfig{Config: rftpConfig(qps)})
+		cfg := rftp.ListenConfig{Config: rftpConfig(qps),
+			Refused: func(_ netip.AddrPort, err error) { t.Logf("the listener refuses: %v", err) }}
+		l, err := rftp.Listen(r.dev, addr, cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package rftp
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -8,12 +9,18 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	"github.com/gorxe/gorxe/internal/limit"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/transport/internal/accept"
 	"github.com/gorxe/gorxe/transport/internal/blocks"
 )
+
+// dataTime is how long a peer may take for the next step of connecting its data QPs. The kernel's
+// rdma_cm repeats a lost REQ after 6.2 s, so three of them in a row may get lost. Peers may connect
+// one QP after the other, so a limit for all of them would fail on a link with losses.
+const dataTime = 20 * time.Second
 
 // Listener accepts connections. Its methods are safe for concurrent use. It needs real time.
 type Listener struct {
@@ -54,7 +61,7 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg ListenConfig) (*Listener,
 	l := &Listener{cfg: cfg, dev: dev, l: rl, pending: map[uint64]*pending{},
 		shares: limit.NewShares(int64(cfg.MaxPeerConns), int64(cfg.MaxConns))}
 	l.a = accept.New(accept.Config[*Conn]{Listener: rl, Check: l.check, Open: l.open,
-		Refused: l.refused, Max: accept.Max})
+		Refused: l.refused, Max: accept.Max, Time: (1 + MaxQPs) * dataTime})
 	return l, nil
 }
 
@@ -176,13 +183,25 @@ func (l *Listener) connect(ctx context.Context, q *roce.Request, c *Conn) error 
 	c.rcs = make([]*roce.Conn, 1+c.agreed.qps)
 	o := roce.AcceptOptions{ConnectOptions: c.connect(true), PrivateData: c.agreed.put(id)}
 	var err error
-	if c.rcs[0], err = q.Accept(ctx, c.ctl, o); err != nil {
+	if c.rcs[0], err = confirmed(ctx, q, c.ctl, o); err != nil {
 		return err
 	}
 	if err := l.connectData(ctx, p, c); err != nil {
 		return err
 	}
 	return c.start()
+}
+
+// confirmed accepts a request within accept.Time.
+func confirmed(ctx context.Context, q *roce.Request, qp *roce.QP, o roce.AcceptOptions) (
+	*roce.Conn, error) {
+	one, cancel := context.WithTimeout(ctx, accept.Time)
+	defer cancel()
+	rc, err := q.Accept(one, qp, o)
+	if err != nil && one.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("rftp: the peer did not confirm a QP within %v: %w", accept.Time, err)
+	}
+	return rc, err
 }
 
 // forget rejects further data QPs of a connection.
@@ -201,15 +220,21 @@ func (l *Listener) forget(id uint64) {
 	}
 }
 
-// connectData accepts all data QPs, concurrently.
+// errLate means that a peer has not connected its data QPs in time.
+var errLate = fmt.Errorf("the peer has connected no further one within %v", dataTime)
+
+// connectData accepts all data QPs, concurrently. It goes on when the peer ends the connection of
+// the control QP: what the peer has sent before is received.
 func (l *Listener) connectData(ctx context.Context, p *pending, c *Conn) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	patience := time.AfterFunc(dataTime, func() { cancel(errLate) })
+	defer patience.Stop()
 	done := make(chan error, c.agreed.qps)
 	used := make([]bool, c.agreed.qps)
-	for range c.agreed.qps {
+	for left := c.agreed.qps; left > 0; patience.Reset(dataTime) {
 		select {
 		case q := <-p.requests:
 			_, i := parseData(q.PrivateData())
@@ -218,20 +243,14 @@ func (l *Listener) connectData(ctx context.Context, p *pending, c *Conn) error {
 					q.Reject(nil))
 			}
 			used[i] = true
-			wg.Go(func() {
-				err := l.acceptData(ctx, q, c, i)
-				if err != nil {
-					cancel(err)
-				}
-				done <- err
-			})
+			wg.Go(func() { done <- l.acceptData(ctx, q, c, i) })
+		case err := <-done:
+			if err != nil {
+				return cmp.Or(context.Cause(ctx), err)
+			}
+			left--
 		case <-ctx.Done():
 			return fmt.Errorf("rftp: waiting for data QPs: %w", context.Cause(ctx))
-		}
-	}
-	for range c.agreed.qps {
-		if err := <-done; err != nil {
-			return err
 		}
 	}
 	return nil
@@ -243,6 +262,6 @@ func (l *Listener) acceptData(ctx context.Context, q *roce.Request, c *Conn, i i
 		return errors.Join(err, q.RejectWith(roce.RejectNoResources, nil))
 	}
 	o := roce.AcceptOptions{ConnectOptions: c.connect(false), PrivateData: header(kindData)}
-	c.rcs[1+i], err = q.Accept(ctx, qp, o)
+	c.rcs[1+i], err = confirmed(ctx, q, qp, o)
 	return err
 }

@@ -30,7 +30,7 @@ enum { PRIVATE = 24, HEADER = 64, CONTROL = 4096, DEPTH = 64, HEAD = 16, GRANT =
 enum { CONTROL_QP, DATA_QP }; /* kinds of requests */
 enum { PROACTIVE = 0, VERSION = 1, SILENCE = 20000000, LAST = 2000000, MAX_ID = 1 << 16 };
 enum { ACCEPT = 1, OPEN, ASK, GRANTS, FIN, CONSUMED, END, REFUSE, DONE, MESSAGE, ACK, QP_DOWN, QP_STATE, FINISH, BYE };
-enum { CONTROL_IN, CONTROL_OUT, BLOCK_IN, BLOCK_OUT }; /* upper half of a wr_id */
+enum { CONTROL_IN, CONTROL_OUT, BLOCK_IN, BLOCK_OUT, READY }; /* upper half of a wr_id */
 
 static struct rdma_cm_id *ids[1 + MAX_QPS]; /* the control QP, then the data QPs */
 static struct ibv_pd *pd;
@@ -108,7 +108,8 @@ static int create_qp(uint32_t i)
 	if (!pd && (!(pd = ibv_alloc_pd(ids[0]->verbs)) || !(cq = ibv_create_cq(ids[0]->verbs, 2 * DEPTH + (1 + MAX_QPS) * MAX_BLOCKS, NULL, NULL, 0))))
 		return fail("pd, cq");
 	a.send_cq = a.recv_cq = cq;
-	a.cap.max_send_wr = a.cap.max_recv_wr = i ? pool : DEPTH;
+	a.cap.max_recv_wr = i ? pool : DEPTH;
+	a.cap.max_send_wr = a.cap.max_recv_wr + 1; /* ready */
 	if (rdma_create_qp(ids[i], pd, &a)) return fail("create a QP");
 	if (!i && (posix_memalign((void **)&control, 4096, 2 * DEPTH * CONTROL) || !(control_mr = ibv_reg_mr(pd, control, 2 * DEPTH * CONTROL, IBV_ACCESS_LOCAL_WRITE))))
 		return fail("memory of the control QP");
@@ -239,6 +240,14 @@ static int accept_all(int64_t until)
 	return 0;
 }
 
+/* ready sends an empty WRITE, which RC repeats: it tells the peer that the QP is connected even if the
+ * RTU gets lost. rdma_cm repeats the RTU only for a repeated REP, of which gorxe sends one. */
+static int ready(uint32_t i)
+{
+	struct ibv_send_wr *bad, w = {.wr_id = (uint64_t)READY << 32, .opcode = IBV_WR_RDMA_WRITE};
+	return (errno = ibv_post_send(ids[i]->qp, &w, &bad)) ? fail("post a WRITE") : 0;
+}
+
 /* dial connects ids[i] and checks the reply. */
 static int dial(uint32_t i, const uint8_t *request, int64_t until)
 {
@@ -260,7 +269,7 @@ static int dial(uint32_t i, const uint8_t *request, int64_t until)
 		qps = b[7], block = get32(b + 12), memcpy(number, b + 16, sizeof number);
 	if (e) rdma_ack_cm_event(e);
 	if (!r && !i && (!qps || qps > num("qps", 1) || block < MIN_SIZE || block > size)) r = -1, printf("err the reply has qps=%u size=%u\n", qps, block);
-	return r;
+	return r || ready(i) ? -1 : 0;
 }
 
 /* ---- control messages ---- */
@@ -487,6 +496,7 @@ static void complete(const struct ibv_wc *wc)
 		ch.received++;
 		break;
 	case BLOCK_OUT: src.busy[i] = 0; break;
+	case READY: break;
 	case BLOCK_IN:
 		receive_block(i);
 		if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM) on_block(ntohl(wc->imm_data), wc->byte_len);

@@ -47,6 +47,8 @@ type Config[R interface{ Close() error }] struct {
 	Refused func(peer netip.AddrPort, err error)
 	// Max is the number of requests to answer at a time, at least 1 and at most Max.
 	Max int
+	// Time limits Open, for peers that confirm several connections. 0: Time.
+	Time time.Duration
 }
 
 // Acceptor accepts connections. Its methods are safe for concurrent use.
@@ -72,6 +74,9 @@ type confirmed[R any] struct {
 // New returns an Acceptor. The Acceptor owns the roce.Listener.
 func New[R interface{ Close() error }](c Config[R]) *Acceptor[R] {
 	c.Max = min(max(c.Max, 1), Max)
+	if c.Time == 0 {
+		c.Time = Time
+	}
 	a := &Acceptor[R]{c: c, slots: halfopen.New(c.Max), ready: make(chan confirmed[R], c.Max)}
 	a.base, a.end = context.WithCancel(context.Background())
 	return a
@@ -172,7 +177,7 @@ func (a *Acceptor[R]) reject(q *roce.Request) {
 }
 
 func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, slot *halfopen.Slot) {
-	ctx, cancel := context.WithTimeout(ctx, Time)
+	ctx, cancel := context.WithTimeout(ctx, a.c.Time)
 	defer cancel()
 	r, err := a.c.Open(ctx, q)
 	if err == nil {
@@ -185,7 +190,7 @@ func (a *Acceptor[R]) answer(ctx context.Context, q *roce.Request, slot *halfope
 	case errors.Is(cause, halfopen.ErrReplaced):
 		err = cause
 	case errors.Is(cause, context.DeadlineExceeded):
-		err = fmt.Errorf("the peer did not confirm the connection within %v: %w", Time, err)
+		err = fmt.Errorf("the peer did not confirm the connection within %v: %w", a.c.Time, err)
 	}
 	a.refused(q, err)
 }
