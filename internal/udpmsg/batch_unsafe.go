@@ -29,8 +29,9 @@ type message struct {
 	name    [NameLen]byte
 	_       [8 - NameLen%8]byte // aligns control
 	control [controlLen]byte
-	// Of messages to send: the number of packets, and the length of each but the last.
+	// Of messages to send: the number of packets, the length of each but the last, and the last one.
 	count, size int
+	last        []byte
 }
 
 // Batch has the messages of one call of sendmmsg or recvmmsg. A message is a packet or a run.
@@ -62,16 +63,18 @@ func (b *Batch) SetMemory(i, k int, data []byte) {
 // begin makes message i, which is to be sent, of a packet.
 func (b *Batch) begin(i int, p []byte) {
 	b.SetMemory(i, 0, p)
-	b.m[i].count, b.m[i].size = 1, len(p)
+	b.m[i].count, b.m[i].size, b.m[i].last = 1, len(p), p
 }
 
-// add adds a packet to message i. Packets that are adjacent in memory are one part, which takes the
-// kernel less time than several.
+// add adds a packet to message i. A packet that is adjacent in memory to the one before extends its
+// part, because more parts take the kernel more time. Only one within the capacity of the other is
+// known to be in the same allocation.
 func (b *Batch) add(i int, p []byte) {
 	m, n := &b.m[i], int(b.headers[i].hdr.Iovlen)
-	m.count++
-	v := &m.vectors[n-1]
-	if unsafe.Add(unsafe.Pointer(v.Base), v.Len) == unsafe.Pointer(&p[0]) {
+	last := m.last
+	m.count, m.last = m.count+1, p
+	if k := len(last); k < cap(last) && &last[:k+1][k] == &p[0] {
+		v := &m.vectors[n-1]
 		v.SetLen(int(v.Len) + len(p))
 		return
 	}

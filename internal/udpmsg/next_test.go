@@ -146,6 +146,29 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// Adjacent packets are one part of a message only if they are in one allocation, as far as their
+// slices tell.
+func TestAdjacent(t *testing.T) {
+	const n = 512
+	memory := make([]byte, 3*n)
+	b := NewBatch()
+	for _, c := range []struct {
+		first, second []byte
+		parts         int
+	}{
+		{memory[:n], memory[n:], 1},
+		{memory[:n:n], memory[n:], 2},
+		{memory[:n], memory[n+1:], 2},
+		{memory[n:], memory[:n], 2},
+	} {
+		b.begin(0, c.first)
+		b.add(0, c.second)
+		if got := int(b.headers[0].hdr.Iovlen); got != c.parts {
+			t.Errorf("%d parts, want %d", got, c.parts)
+		}
+	}
+}
+
 func headersLen(b []byte) int {
 	if b[12] == 0x08 {
 		return LenV4
