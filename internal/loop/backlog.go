@@ -102,7 +102,11 @@ func (b *bound) watch(now qp.Time, backlog int, waited bool) {
 func (l *Loop) passed(bufs []driver.Buf) {
 	now, o := int64(l.now()), &l.bound.output
 	for i := range bufs {
-		o.Send(now, l.bound.size(len(bufs[i].B)))
+		n := len(bufs[i].B)
+		if bufs[i].Token&driver.NoHeaders != 0 {
+			n += l.joiner.netLen // or nearly, if paths of both IP versions are in use
+		}
+		o.Send(now, l.bound.size(n))
 	}
 	if !l.eng.Bounded() {
 		o.Busy = min(o.Busy, now+int64(stuckTime))

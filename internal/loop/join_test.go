@@ -8,6 +8,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
+	"github.com/gorxe/gorxe/internal/wire"
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -119,7 +120,10 @@ func TestOverlapper(t *testing.T) {
 		}
 		random := rand.NewChaCha8([32]byte{})
 		const n = 40 * 1024
-		for range 20 {
+		for round := range 20 {
+			if round < 10 { // for a smaller MTU
+				a.joiner.b = make([]byte, bth.MaxNetHeader+2048)
+			}
 			_, _ = random.Read(a.mem[:n])
 			a.write(t, b, n, 0)
 			driveUntil(t, a, b, func() bool { return bytes.Equal(a.mem[:n], b.mem[:n]) })
@@ -129,6 +133,14 @@ func TestOverlapper(t *testing.T) {
 		}
 		if n := a.sent(); n != 20*40 || traced && sent != 20*40 {
 			t.Errorf("%d packets sent and %d traced, want %d", n, sent, 20*40)
+		}
+		most := 2*bth.MaxNetHeader + 2048 + txBatch*ports[0].Info().MaxFrame
+		if got := len(a.joiner.b); got > most {
+			t.Errorf("%d bytes of memory for joined packets, want at most %d", got, most)
+		}
+		if got, want := a.ctr.TxBytes, 20*(n+40*(overlapHeaders+bth.HeaderLen+bth.ICRCLen)+
+			bth.RETHLen); got != uint64(want) {
+			t.Errorf("%d bytes sent, want %d", got, want)
 		}
 		if ports[1].overlapping < 20*20 {
 			t.Errorf("%d frames were received without headers", ports[1].overlapping)
@@ -168,5 +180,45 @@ func TestGuestNeedsPayloads(t *testing.T) {
 	if port.overlapping < 20 || a.sent() != 40 {
 		t.Errorf("%d frames were received without headers, %d packets were sent", port.overlapping,
 			a.sent())
+	}
+}
+
+// The headers of frames that are passed to the port without them count for the model of the link.
+func TestJoinedBacklog(t *testing.T) {
+	a, _ := newPair(t, pairConfig{})
+	const n = 1000
+	whole := make([]byte, n)
+	for _, joined := range []bool{false, true} {
+		a.bound.output = wire.Output{Rate: linkRate}
+		bufs := []driver.Buf{{B: whole}, {B: whole}}
+		if joined {
+			a.joiner.netLen = overlapHeaders
+			bufs[1] = driver.Buf{B: whole[overlapHeaders:], Token: driver.NoHeaders}
+		}
+		a.passed(bufs)
+		if got, want := a.bound.output.Backlog(int64(a.now())), 2*(n+etherOverhead); got != want {
+			t.Errorf("joined %v: backlog of %d bytes, want %d", joined, got, want)
+		}
+	}
+}
+
+// lookingPort is a wrapper that looks at frames.
+type lookingPort struct{ driver.Port }
+
+func (p lookingPort) Unwrap() driver.Port { return p.Port }
+
+// Wrappers of a driver.Overlapper get frames with headers.
+func TestNoOverlapWithWrapper(t *testing.T) {
+	var ports [2]*overlapPort
+	a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
+		ports[i] = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
+		return lookingPort{ports[i]}
+	}})
+	const n = 40 * 1024
+	a.mem[n-1] = 1
+	a.write(t, b, n, 0)
+	driveUntil(t, a, b, func() bool { return b.mem[n-1] == 1 })
+	if ports[0].joined > 0 || ports[1].overlap {
+		t.Errorf("%d frames sent without headers, overlap = %v", ports[0].joined, ports[1].overlap)
 	}
 }
