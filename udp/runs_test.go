@@ -13,6 +13,7 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/internal/testbed"
+	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/gorxe/gorxe/udp"
 	"golang.org/x/sys/unix"
 )
@@ -391,5 +392,41 @@ func TestRunForSeveralPrograms(t *testing.T) {
 		if n := to.Stats().RxDropped; n != rounds*(count-count/3) {
 			t.Errorf("%d packets dropped, want %d", n, rounds*(count-count/3))
 		}
+	}
+}
+
+// A packet that continues a run after a frame that was dropped is sent, and so are those that are
+// joined to it.
+func TestJoinAfterDropped(t *testing.T) {
+	p := pair(t, false)
+	a := addrs(t, p, netip.Addr.Is4)
+	from, to := p.Port[0].(*udp.Port), p.Port[1].(*udp.Port)
+	path := frame.Address{Src: a[0], Dst: a[1], HopLimit: 64}
+	removed := frame.Address{Src: a[1], Dst: a[0], HopLimit: 64}
+	e := &frame.Encoder{SourcePort: bth.Port}
+	const dropped, joined, packets = 2, 4, 5
+	var bufs [packets]driver.Buf
+	if n := from.Alloc(bufs[:]); n != len(bufs) {
+		t.Fatalf("Alloc() = %d, want %d", n, len(bufs))
+	}
+	for i, psn := range []bth.PSN{0, 1, 9, 2, 3} {
+		if i == dropped {
+			bufs[i].B = packet(e, bufs[i].B, &removed, psn, 64)
+			continue
+		}
+		if bufs[i].B = packet(e, bufs[i].B, &path, psn, 64); i == joined {
+			bufs[i].B = bytes.Clone(bufs[i].B[udpmsg.LenV4:])
+			bufs[i].Token |= driver.NoHeaders
+		}
+	}
+	if n, err := from.Send(bufs[:]); n != packets-1 || err != nil {
+		t.Fatalf("Send() = %d, %v; want %d", n, err, packets-1)
+	}
+	for want := range bth.PSN(packets - 1) {
+		receive(t, to, func(pkt *bth.Packet) {
+			if pkt.BTH.PSN() != want {
+				t.Fatalf("packet %v, want %v", pkt.BTH.PSN(), want)
+			}
+		})
 	}
 }

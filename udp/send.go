@@ -62,6 +62,7 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 			continue
 		}
 		if p.out.Next(b) {
+			dropped = false
 			continue
 		}
 		s, headers := p.parse(b)
