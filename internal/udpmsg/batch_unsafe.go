@@ -29,7 +29,7 @@ type message struct {
 	name    [NameLen]byte
 	_       [8 - NameLen%8]byte // aligns control
 	control [controlLen]byte
-	// Of messages to send: the number of packets, the length of each but the last, and the last one.
+	// Of messages to send: the number of packets, the length of each but the last, the last one.
 	count, size int
 	last        []byte
 }

@@ -112,7 +112,7 @@ func NewSender() *Sender {
 
 // Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with a
 // socket when Flush is called, or before.
-func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n:n], b[n:]) }
+func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:]) }
 
 // Join is Add for a packet that has the same headers as the latest frame, and the PSN that follows.
 func (s *Sender) Join(p []byte) {
@@ -191,7 +191,7 @@ func (s *Sender) extend(h, p []byte) bool {
 // payload, as middle packets do. It returns false if Add must add the frame.
 func (s *Sender) Next(b []byte) bool {
 	n := len(s.run.header)
-	return len(b) == n+s.run.size && s.next(b[:n:n], b[n:])
+	return len(b) > n && s.next(b[:n], b[n:])
 }
 
 // next does the same for packet p with headers h.
