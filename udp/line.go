@@ -124,16 +124,16 @@ func (p *Port) deliverLine(s *socket, i int, k uint8) {
 // WriteHeaders implements driver.Overlapper.
 func (p *Port) WriteHeaders(f *driver.Buf) {
 	id := uint16(f.Token & (1<<lineShift - 1))
-	l := &p.lines.line[f.Token>>lineShift%lineCount]
+	l := &p.lines.line[lineOf(f.Token)]
 	b := f.B
 	copy(b, l.b[headroom-l.headers:headroom])
 	l.run.setLength(b[:l.headers], len(b), id)
 }
 
-// releaseLine returns a packet of a run.
-func (p *Port) releaseLine(token uint64) { p.dropLine(uint8(token >> lineShift % lineCount)) }
+// lineOf returns the number of the buffer in a token.
+func lineOf(token uint64) uint8 { return uint8(token >> lineShift % lineCount) }
 
-// dropLine returns a packet in buffer k.
+// dropLine returns a packet in buffer k, which is free after the last one.
 func (p *Port) dropLine(k uint8) {
 	l := &p.lines.line[k]
 	if l.left--; l.left == 0 {

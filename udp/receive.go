@@ -204,7 +204,7 @@ func (p *Port) Release(bufs []driver.Buf) {
 	defer p.mu.Unlock()
 	for i := range bufs {
 		if bufs[i].Token&lineToken != 0 {
-			p.releaseLine(bufs[i].Token)
+			p.dropLine(lineOf(bufs[i].Token))
 			continue
 		}
 		p.rx.free = append(p.rx.free, uint32(bufs[i].Token))
