@@ -1,6 +1,8 @@
 package udp_test
 
 import (
+	"bytes"
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,6 +13,9 @@ import (
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/udp"
 )
+
+// talkSize is the length of the payloads of talk. Its runs are long.
+const talkSize = 512
 
 // talk sends packets from one port to the other, in calls with a number of frames, and expects them
 // in order. psn is the PSN of the first one.
@@ -25,7 +30,7 @@ func talk(t *testing.T, d *frame.Decoder, from, to driver.Port, path *frame.Addr
 			t.Fatal("no buffers")
 		}
 		for i := range bufs {
-			bufs[i].B = packet(e, bufs[i].B, path, psn.Add(uint32(i)), 64)
+			bufs[i].B = packet(e, bufs[i].B, path, psn.Add(uint32(i)), talkSize)
 		}
 		if n, err := from.Send(bufs); n != count || err != nil {
 			t.Fatalf("Send() = %d, %v", n, err)
@@ -33,12 +38,13 @@ func talk(t *testing.T, d *frame.Decoder, from, to driver.Port, path *frame.Addr
 		for deadline := time.Now().Add(10 * time.Second); count > 0; {
 			n := to.Receive(bufs)
 			for i := range bufs[:n] {
-				if r := d.Decode(bufs[i].B, pkt); r != frame.ReasonOK {
+				if r := d.Decode(headersOf(to.(*udp.Port), &bufs[i]), pkt); r != frame.ReasonOK {
 					t.Fatalf("PSN %v: Decode() = %v", psn, r)
 				}
 				if pkt.BTH.PSN() != psn || pkt.Src != path.Src || pkt.Dst != path.Dst ||
 					pkt.SrcPort != bth.Port || pkt.HopLimit != path.HopLimit ||
-					pkt.TrafficClass != path.TrafficClass || len(pkt.Payload) != 64 {
+					pkt.TrafficClass != path.TrafficClass ||
+					!bytes.Equal(pkt.Payload, counting(talkSize)) {
 					t.Fatalf("received PSN %v from %v, port %d, class %#x, hop limit %d; sent %v, %+v",
 						pkt.BTH.PSN(), pkt.Src, pkt.SrcPort, pkt.TrafficClass, pkt.HopLimit, psn, path)
 				}
@@ -82,32 +88,42 @@ func TestConnected(t *testing.T) {
 		{"IPv6", true, func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
 		{"link-local", true, netip.Addr.IsLinkLocalUnicast},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			p := pair(t, c.veth)
-			a := addrs(t, p, c.addr)
-			there := &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64, TrafficClass: 2}
-			back := &frame.Address{Src: a[1], Dst: a[0], HopLimit: 64, TrafficClass: 2}
-			var d [2]frame.Decoder
-			for i := range d {
-				d[i].RecoverIDs()
-			}
-			var psn [2]bth.PSN
-			for i := range 12 {
-				d[0].SetTime(int64(i) * 1e6)
-				d[1].SetTime(int64(i) * 1e6)
-				counts := append(alone(udp.ConnectAfter), 40, 1, 3, 1, 30)
-				psn[0] = talk(t, &d[1], p.Port[0], p.Port[1], there, psn[0], counts...)
-				psn[1] = talk(t, &d[0], p.Port[1], p.Port[0], back, psn[1], counts...)
-			}
-			for i, port := range p.Port {
-				if n := connections(port); n != 1 {
-					t.Errorf("port %d has %d connected sockets, want 1", i, n)
-				}
-				if s := port.(*udp.Port).Stats(); s.TxDropped != 0 || s.RxDropped != 0 {
-					t.Errorf("Stats() = %+v, want no drops", s)
-				}
-			}
-		})
+		for _, overlap := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, overlap %v", c.name, overlap), func(t *testing.T) {
+				testConnected(t, pair(t, c.veth), c.addr, overlap)
+			})
+		}
+	}
+}
+
+func testConnected(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, overlap bool) {
+	for _, port := range p.Port {
+		if overlap {
+			port.(*udp.Port).OverlapHeaders()
+		}
+	}
+	a := addrs(t, p, is)
+	there := &frame.Address{Src: a[0], Dst: a[1], HopLimit: 64, TrafficClass: 2}
+	back := &frame.Address{Src: a[1], Dst: a[0], HopLimit: 64, TrafficClass: 2}
+	var d [2]frame.Decoder
+	for i := range d {
+		d[i].RecoverIDs()
+	}
+	var psn [2]bth.PSN
+	for i := range 12 {
+		d[0].SetTime(int64(i) * 1e6)
+		d[1].SetTime(int64(i) * 1e6)
+		counts := append(alone(udp.ConnectAfter), 40, 1, 3, 1, 30)
+		psn[0] = talk(t, &d[1], p.Port[0], p.Port[1], there, psn[0], counts...)
+		psn[1] = talk(t, &d[0], p.Port[1], p.Port[0], back, psn[1], counts...)
+	}
+	for i, port := range p.Port {
+		if n := connections(port); n != 1 {
+			t.Errorf("port %d has %d connected sockets, want 1", i, n)
+		}
+		if s := port.(*udp.Port).Stats(); s.TxDropped != 0 || s.RxDropped != 0 {
+			t.Errorf("Stats() = %+v, want no drops", s)
+		}
 	}
 }
 

@@ -24,8 +24,18 @@ func (p *Port) ConnectedTo(gid bth.GID) (n int) {
 // SetSlot makes the Port one of several programs that share an address.
 func (p *Port) SetSlot(slot uint8) { p.slot = slot }
 
-// Numbers of connected.go.
+// FreeBuffers returns how many buffers for received packets and for runs are free.
+func (p *Port) FreeBuffers() (rx, lines int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.rx.free), len(p.lines.free)
+}
+
 const (
 	ConnectAfter = connectAfter
 	MaxConnected = maxConnected
+	RxBuffers    = rxBuffers
+	LineCount    = lineCount
+	LineMin      = lineMin
+	LongQuiet    = longQuiet
 )

@@ -272,6 +272,9 @@ func testForgedRuns(t *testing.T, overlap bool) {
 	if s := to.Stats(); s.RxDropped == 0 {
 		t.Error("no forged run was counted")
 	}
+	if rx, lines := to.FreeBuffers(); rx != udp.RxBuffers || overlap && lines != udp.LineCount {
+		t.Errorf("%d buffers for packets and %d for runs are free", rx, lines)
+	}
 }
 
 // Packets in memory of the owner get the headers of the frame before them. They travel as one run,
