@@ -10,8 +10,7 @@ const (
 	lineCount = 8 // buffers for runs
 	// lineMin is the length of the shortest packets whose headers overlap only one other packet.
 	lineMin = headroom
-	// lineLen is the length of a buffer: isForeign may look behind the last packet.
-	lineLen = headroom + 1<<16 + headroom
+	lineLen = headroom + 1<<16 // longer than any run
 
 	// lineToken marks tokens of packets in these buffers. The bits from lineShift on are the
 	// number of the buffer, those below that of the packet.
@@ -118,7 +117,6 @@ func (p *Port) deliverLine(s *socket, i int, k uint8) {
 		p.stats.RxFrames++
 		p.stats.RxBytes += uint64(len(b))
 	}
-	s.noteRun(m)
 }
 
 // WriteHeaders implements driver.Overlapper.

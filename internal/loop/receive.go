@@ -49,7 +49,7 @@ func (l *Loop) releaseFrames() {
 // prefetch lets the engine prefetch what a batch of frames will touch.
 func (l *Loop) prefetch(bufs []driver.Buf) {
 	for i := range bufs {
-		l.previews[i] = nil // the same QP as before
+		l.previews[i] = nil // probably the same QP as before
 		if bufs[i].Token&driver.NoHeaders == 0 {
 			l.previews[i] = frame.PeekBTH(bufs[i].B)
 		}

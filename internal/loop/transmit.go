@@ -61,13 +61,14 @@ func (l *Loop) freeBuffers() {
 // the engine may use PollNext.
 func (l *Loop) build(now qp.Time, i int, next bool) (tx *qp.Transmit) {
 	buf := &l.tx[l.txAt+i]
-	if next && l.joiner.on && l.tracer == nil {
-		if tx := l.join(now, buf); tx != nil {
+	b := buf.B[:len(buf.B)-bth.ICRCLen]
+	switch {
+	case !next:
+	case l.joiner.on && l.tracer == nil:
+		if tx = l.join(now, buf); tx != nil {
 			return tx
 		}
-	}
-	b := buf.B[:len(buf.B)-bth.ICRCLen]
-	if next {
+	default:
 		tx = l.eng.PollNext(now, b)
 	}
 	if tx == nil {

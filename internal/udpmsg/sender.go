@@ -114,7 +114,8 @@ func NewSender() *Sender {
 // socket when Flush is called, or before.
 func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:]) }
 
-// Join is Add for a packet that has the same headers as the latest frame, and the PSN that follows.
+// Join is Add for a packet that has the same headers as the latest frame and usually continues its
+// run.
 func (s *Sender) Join(p []byte) {
 	if !s.next(s.run.header, p) {
 		s.add(s.socket, s.run.header, p)
