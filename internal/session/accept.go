@@ -19,8 +19,8 @@ const (
 	MaxConnecting = 256
 	// connectTime is the time limit for establishing a connection, regardless of the timeouts that
 	// the client requests. It is short for the same reason. A client whose answer was lost repeats
-	// its request earlier.
-	connectTime = 5 * time.Second
+	// its request earlier: the kernel's rdma_cm after 6.2 s.
+	connectTime = 10 * time.Second
 )
 
 // errTooMany means that a client was refused because there are too many sessions.
@@ -39,7 +39,7 @@ var (
 type Acceptor[C io.Closer] struct {
 	Guard       *guard.Guard  // decides which clients are served; nil: all
 	Sessions    int           // at a time, divided among the clients' prefixes
-	ConnectTime time.Duration // for establishing a connection; 0: 5 s
+	ConnectTime time.Duration // for establishing a connection; 0: 10 s
 	// Offer, if set, may take a request. Otherwise it returns false and must not answer it.
 	Offer func(*roce.Request) bool
 	// Open accepts the request and returns when its peer has confirmed the connection.
