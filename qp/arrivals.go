@@ -12,11 +12,12 @@ import (
 
 // arrivals is what HandleNext knows of the SEND, WRITE or READ to which the last packet belongs.
 type arrivals struct {
-	q     *QP    // nil: the last packet belongs to none of them, or ends it
-	rest  []byte // memory for the packets that follow; nil: not known yet
-	head  uint64 // of middle packets: the BTH before AckReq and PSN
-	read  bool   // they are responses to a READ
-	acked uint64 // such packets that were not passed to progress yet
+	q     *QP        // nil: the last packet belongs to none of them, or ends it
+	rest  []byte     // memory for the packets that follow; nil: not known yet
+	owner mr.Backing // of rest; nil: this process
+	head  uint64     // of middle packets: the BTH before AckReq and PSN
+	read  bool       // they are responses to a READ
+	acked uint64     // such packets that were not passed to progress yet
 }
 
 // HandleNext is HandlePacket for a middle packet that follows the last packet.
@@ -42,7 +43,11 @@ func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(n)
 	q.meter().rcvd += uint64(n)
-	mr.CopyIn(a.rest, p.Payload)
+	if a.owner == nil {
+		mr.CopyIn(a.rest, p.Payload)
+	} else {
+		a.owner.Store(a.rest[:n], p.Payload, false)
+	}
 	a.rest = a.rest[n:]
 	if a.read {
 		q.una++
@@ -75,22 +80,24 @@ func (a *arrivals) prepare(p *bth.Packet) bool {
 	}
 	switch p.BTH.Opcode() {
 	case bth.RCSendMiddle:
-		a.rest = q.restOfSend()
+		a.rest, a.owner = q.restOfSend()
 	case bth.RCWriteMiddle:
-		a.rest = q.restOfWrite()
+		a.rest, a.owner = q.restOfWrite()
 	case bth.RCReadResponseMiddle:
-		a.rest, a.read = q.restOfRead(), true
+		a.rest, a.owner = q.restOfRead()
+		a.read = true
 	}
 	a.head = binary.BigEndian.Uint64(p.BTH)
 	return a.rest != nil
 }
 
-// restOfSend returns the memory for the rest of the SEND in progress, as far as it is contiguous.
-// Like the functions below, it returns nil if HandleNext may not use any.
-func (q *QP) restOfSend() []byte {
+// restOfSend returns the memory for the rest of the SEND in progress, as far as it is contiguous,
+// and the owner of that memory, nil if it is this process. Like the functions below, it returns no
+// memory if HandleNext may not use any.
+func (q *QP) restOfSend() ([]byte, mr.Backing) {
 	r := &q.recv
 	if q.msg != msgSend || q.refused {
-		return nil
+		return nil, nil
 	}
 	pd := q.pd
 	if q.srq != nil {
@@ -100,49 +107,57 @@ func (q *QP) restOfSend() []byte {
 }
 
 // restOfWrite returns the memory for the rest of the WRITE in progress.
-func (q *QP) restOfWrite() []byte {
+func (q *QP) restOfWrite() ([]byte, mr.Backing) {
 	if q.msg != msgWrite || q.refused {
-		return nil
+		return nil, nil
 	}
 	return q.remoteBytes(q.key, q.va+uint64(q.off), q.dma-q.off, mr.RemoteWrite)
 }
 
 // restOfRead returns the memory for the rest of the oldest READ, as far as it is contiguous, and
 // without the last byte: HandlePacket handles the packet that ends the READ.
-func (q *QP) restOfRead() []byte {
+func (q *QP) restOfRead() ([]byte, mr.Backing) {
 	s := &q.sq
 	tail := s.tail.Load()
 	w := s.at(tail)
 	if q.win.repairing || tail == s.started || w.op != OpRead {
-		return nil
+		return nil, nil
 	}
 	off := uint32(q.una-w.psn) * q.mtu.Load()
 	return q.eng.contiguous(q.pd, s.sgesAt(tail), off, w.length-1-off, mr.LocalWrite)
 }
 
 // contiguous returns the memory at offset off of an SGE list up to the end of that SGE, but at most
-// n bytes. It returns nil if the key does not grant need, or if the memory is that of another
-// process.
-func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32, need mr.Access) []byte {
+// n bytes, and the owner of the memory. It returns no memory if the key does not grant need. Of
+// memory of another process that is only read (need is 0), it returns what QP.load has loaded.
+func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32, need mr.Access) (
+	[]byte, mr.Backing) {
 	for _, g := range sges {
-		if off < g.Length {
-			return own(e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off),
-				min(g.Length-off, n), need))
+		if off >= g.Length {
+			off -= g.Length
+			continue
 		}
-		off -= g.Length
+		mem, v := e.mrs.CheckLocal(pd, mr.Key(g.LKey), g.Addr+uint64(off), min(g.Length-off, n), need)
+		switch {
+		case v == mr.OK:
+			return mem, nil
+		case v != mr.Foreign:
+			return nil, nil
+		case need == 0:
+			mem = mem[:min(uint32(len(mem)), -off%loadChunk)]
+		}
+		return mem, e.mrs.LocalBacking(mr.Key(g.LKey))
 	}
-	return nil
+	return nil, nil
 }
 
 // remoteBytes does the same for the range of an R_Key.
-func (q *QP) remoteBytes(key bth.RKey, va uint64, n uint32, need mr.Access) []byte {
-	return own(q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(key), va, n, need))
-}
-
-// own returns memory of this process to which the verdict permits access, otherwise nil.
-func own(mem []byte, v mr.Verdict) []byte {
-	if v != mr.OK {
-		return nil
+func (q *QP) remoteBytes(key bth.RKey, va uint64, n uint32, need mr.Access) ([]byte, mr.Backing) {
+	switch mem, v := q.eng.mrs.CheckScope(q.pd, q.scope, mr.Key(key), va, n, need); v {
+	case mr.OK:
+		return mem, nil
+	case mr.Foreign:
+		return mem, q.eng.mrs.RemoteBacking(mr.Key(key))
 	}
-	return mem
+	return nil, nil
 }

@@ -11,7 +11,7 @@ import (
 
 // middle describes the packets that PollNext writes for the QP that is being served.
 type middle struct {
-	rest   []byte  // their payloads, in registered memory
+	rest   []byte  // their payloads, in registered memory or, loaded, its copy
 	size   uint32  // of one payload: the path MTU
 	answer *answer // to a READ; nil: they are requests
 	op     bth.Opcode
@@ -64,7 +64,7 @@ func (q *QP) following(now Time) int {
 		n = min(n, q.paceable(now, mtu))
 	}
 	// Inline data has no SGEs.
-	mem := q.eng.contiguous(q.pd, s.sgesAt(s.cur), s.curPkt*mtu, uint32(max(n, 0))*mtu, 0)
+	mem, _ := q.eng.contiguous(q.pd, s.sgesAt(s.cur), s.curPkt*mtu, uint32(max(n, 0))*mtu, 0)
 	return q.eng.follow(middle{rest: mem, size: mtu, op: opcodes[RC][w.op][0]})
 }
 
@@ -77,8 +77,11 @@ func (q *QP) followingAnswers() int {
 	if a.again {
 		return 0
 	}
-	n := a.npkts - a.sent - 1 // without the last one
-	mem := q.remoteBytes(a.key, a.va+uint64(a.sent)*uint64(mtu), n*mtu, mr.RemoteRead)
+	n, off := a.npkts-a.sent-1, a.sent*mtu // without the last one
+	mem, owner := q.remoteBytes(a.key, a.va+uint64(off), n*mtu, mr.RemoteRead)
+	if owner != nil {
+		mem = mem[:min(len(mem), int(max(a.loaded, off)-off))]
+	}
 	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle})
 }
 

@@ -200,32 +200,110 @@ func TestNextRandom(t *testing.T) {
 	}
 }
 
-// remembering is a Backing that counts its calls.
-type remembering struct{ loads, stores int }
+// program is the memory of another process. It implements mr.Backing.
+type program struct {
+	t      *testing.T
+	copy   []byte // memory of the MR
+	memory []byte
+	stores int
+}
 
-func (r *remembering) Load([]byte) bool          { r.loads++; return true }
-func (r *remembering) Store(_, _ []byte, _ bool) { r.stores++ }
+// foreignMR registers memory of another process, with random bytes.
+func foreignMR(t *testing.T, e *end, n int) (*program, *mr.MR) {
+	p := &program{t: t, copy: make([]byte, n), memory: make([]byte, n)}
+	_, _ = rand.NewChaCha8([32]byte{byte(e.qp.QPN())}).Read(p.memory)
+	m, err := e.mrs.RegisterForeign(e.pd, p.copy, 1<<40, mr.LocalWrite|allAccess, p)
+	must(t, err)
+	return p, m
+}
 
-// Memory of another process is accessed through its Backing, packet by packet.
+func (p *program) at(b []byte) []byte {
+	return p.memory[mr.AddrOf(b)-mr.AddrOf(p.copy):][:len(b)]
+}
+
+func (p *program) Load(b []byte) bool {
+	copy(b, p.at(b))
+	return true
+}
+
+func (p *program) Store(dst, src []byte, _ bool) {
+	if len(dst) != len(src) {
+		p.t.Errorf("Store() of %d bytes to %d bytes", len(src), len(dst))
+	}
+	copy(p.at(dst), src)
+	p.stores++
+}
+
+// oneReceive is a Source of receives of one SGE.
+type oneReceive struct{ sge SGE }
+
+func (oneReceive) Sends() bool { return false }
+
+func (r oneReceive) Recv(wr *RecvWR) bool {
+	wr.SGEs = append(wr.SGEs, r.sge)
+	return true
+}
+
+// exchange passes packets between the ends, with HandleNext and PollNext, until nothing is sent. It
+// returns how many packets these have handled and written.
+func (w *world) exchange(qps [2]*QP) (handled, written int) {
+	for idle := 0; idle < 2; {
+		for i, q := range qps {
+			s := w.sends(i, q, true)
+			written += s.nexts
+			batch := make([]*bth.Packet, len(s.packets))
+			for k, b := range s.packets {
+				batch[k] = w.parse(i, b[bth.MaxNetHeader-4:])
+			}
+			handled += w.handle(w.ends[1-i], batch...)
+			if idle++; len(batch) > 0 {
+				idle = 0
+			}
+		}
+	}
+	return handled, written
+}
+
+// Middle packets of memory of other processes have its bytes at the time of the work request, and
+// arrive there.
 func TestNextWithForeignMemory(t *testing.T) {
-	w := newWorld(t, 5)
-	a, _ := w.pair(RC)
-	var backings [2]remembering
-	var regions [2]*mr.MR
-	for i, e := range w.ends {
-		var err error
-		regions[i], err = e.mrs.RegisterForeign(e.pd, make([]byte, 64<<10), 1<<40,
-			mr.LocalWrite|allAccess, &backings[i])
-		must(t, err)
-	}
-	w.post(a, SendWR{Op: OpWrite, RemoteAddr: 1 << 40, RKey: bth.RKey(regions[1].RKey()),
-		SGEs: []SGE{{Addr: 1 << 40, Length: 20 << 10, LKey: bth.LKey(regions[0].LKey())}}})
-	write := w.sent(0)
-	if n := w.handle(w.ends[1], write...); n > 0 || backings[1].stores != len(write) {
-		t.Errorf("HandleNext executed %d packets; %d packets, %d calls of Store", n, len(write),
-			backings[1].stores)
-	}
-	if backings[0].loads == 0 {
-		t.Error("Load was not called")
+	const mtu, n = 1024, 400 << 10
+	for _, c := range []struct {
+		op     Op
+		length int // of the first piece
+	}{
+		{OpWrite, 0}, {OpWrite, 3}, {OpWrite, 70_000}, {OpWrite, 128 << 10},
+		{OpSend, 0}, {OpSend, 70_001}, {OpRead, 0}, {OpRead, 70_002},
+	} {
+		w := newWorld(t, 5, func(cfg *Config) {
+			cfg.MaxWindow, cfg.Congestion, cfg.Runs = 256, CongestionNone, true
+		})
+		a, b := w.pair(RC, func(_ *InitAttr, a *Attr) { a.PathMTU = mtu })
+		w.ends[0].qp, w.ends[1].qp = a, b
+		p0, m0 := foreignMR(t, w.ends[0], 512<<10)
+		p1, m1 := foreignMR(t, w.ends[1], 512<<10)
+		key, rkey := bth.LKey(m0.LKey()), bth.RKey(m1.RKey())
+		sges := []SGE{{Addr: 1<<40 + 5, Length: uint32(c.length), LKey: key},
+			{Addr: 1<<40 + 5 + uint64(c.length), Length: uint32(n - c.length), LKey: key}}
+		for round := range 2 {
+			p0.memory[1<<18]++ // the program changes it between the work requests
+			p1.memory[1<<18]++
+			if c.op == OpSend {
+				b.SetSource(oneReceive{SGE{Addr: 1<<40 + 7, Length: n, LKey: bth.LKey(m1.LKey())}})
+			}
+			w.post(a, SendWR{Op: c.op, SGEs: sges, RemoteAddr: 1<<40 + 7, RKey: rkey})
+			handled, written := w.exchange([2]*QP{a, b})
+			if handled < n/mtu*9/10 || written < n/mtu/2 {
+				t.Errorf("%v: HandleNext has handled %d packets, PollNext has written %d of %d", c.op,
+					handled, written, n/mtu)
+			}
+			if !bytes.Equal(p0.memory[5:5+n], p1.memory[7:7+n]) {
+				t.Errorf("%v, first piece of %d bytes, round %d: the memories differ", c.op, c.length,
+					round)
+			}
+		}
+		if p0.stores+p1.stores < 2*n/mtu {
+			t.Errorf("%v: %d calls of Store", c.op, p0.stores+p1.stores)
+		}
 	}
 }
