@@ -66,7 +66,7 @@ func (p *Port) receiveLines(s *socket) bool {
 	if err != nil {
 		s.emptied()
 		if c.quiet++; c.quiet == longQuiet {
-			s.long = false
+			c.quiet, s.long = 0, false
 		}
 		return true
 	}
@@ -113,9 +113,7 @@ func (p *Port) deliverLine(s *socket, i int, k uint8) {
 			p.dropLine(k)
 			continue
 		}
-		p.ready = append(p.ready, driver.Buf{B: b, Token: token})
-		p.stats.RxFrames++
-		p.stats.RxBytes += uint64(len(b))
+		p.pass(b, token)
 	}
 }
 

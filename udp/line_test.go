@@ -257,5 +257,11 @@ func TestLinesEnd(t *testing.T) {
 	if r.own(packets, size) > 0 {
 		t.Error("a run was not copied after a long pause")
 	}
+	for range 2 * udp.LongQuiet {
+		r.port.Receive(make([]driver.Buf, 1))
+	}
+	if r.own(packets, size) > 0 {
+		t.Error("a run was not copied after a second long pause")
+	}
 	r.close()
 }

@@ -60,7 +60,12 @@ func (p *Port) deliver(s *socket, i int, slot uint32, length int, m *incoming, k
 		return
 	}
 	b := p.frame(s, i, p.rx.slot(slot)[:headroom+length], m, uint16(k))
-	p.ready = append(p.ready, driver.Buf{B: b, Token: uint64(slot)})
+	p.pass(b, uint64(slot))
+}
+
+// pass appends a frame to p.ready.
+func (p *Port) pass(b []byte, token uint64) {
+	p.ready = append(p.ready, driver.Buf{B: b, Token: token})
 	p.stats.RxFrames++
 	p.stats.RxBytes += uint64(len(b))
 }
