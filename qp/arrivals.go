@@ -144,7 +144,7 @@ func (e *Engine) contiguous(pd *mr.PD, sges []SGE, off, n uint32, need mr.Access
 		case v != mr.Foreign:
 			return nil, nil
 		case need == 0:
-			mem = mem[:min(uint32(len(mem)), -off%loadChunk)]
+			mem = mem[:min(uint32(len(mem)), -off%loadChunk)] // up to the next chunk
 		}
 		return mem, e.mrs.LocalBacking(mr.Key(g.LKey))
 	}

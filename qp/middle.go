@@ -11,7 +11,7 @@ import (
 
 // middle describes the packets that PollNext writes for the QP that is being served.
 type middle struct {
-	rest   []byte  // their payloads, in registered memory or, loaded, its copy
+	rest   []byte  // their payloads; if the memory is of another process, what was loaded of it
 	size   uint32  // of one payload: the path MTU
 	answer *answer // to a READ; nil: they are requests
 	op     bth.Opcode

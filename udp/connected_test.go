@@ -85,7 +85,7 @@ func TestConnected(t *testing.T) {
 	}{
 		{"loopback", false, netip.Addr.Is4},
 		{"IPv4", true, netip.Addr.Is4},
-		{"IPv6", true, func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
+		{"IPv6", true, global6},
 		{"link-local", true, netip.Addr.IsLinkLocalUnicast},
 	} {
 		for _, overlap := range []bool{false, true} {
@@ -135,7 +135,7 @@ func TestConnectedDatagrams(t *testing.T) {
 		addr func(netip.Addr) bool
 	}{
 		{"IPv4", netip.Addr.Is4},
-		{"IPv6", func(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }},
+		{"IPv6", global6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := pair(t, true)

@@ -365,7 +365,6 @@ func TestRunForSeveralPrograms(t *testing.T) {
 			full := packet(&frame.Encoder{ID: uint16(i)}, b[:], &path, bth.PSN(i), size)
 			at := len(full) - size - bth.HeaderLen - bth.ICRCLen
 			full[at+5] = slot * byte(i%3/2) // every third one is for this program
-			full = full[:len(full):len(full)]
 			(&frame.Encoder{ID: uint16(i)}).Finish(full, at)
 			data = append(data, full[at:]...)
 		}

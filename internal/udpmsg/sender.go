@@ -117,8 +117,10 @@ func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:]) }
 // Join is Add for a packet that has the same headers as the latest frame and usually continues its
 // run.
 func (s *Sender) Join(p []byte) {
-	if !s.next(s.run.header, p) {
-		s.add(s.socket, s.run.header, p)
+	if h := s.run.header; s.continues(p) {
+		s.next(h, p)
+	} else {
+		s.add(s.socket, h, p)
 	}
 }
 
@@ -191,18 +193,27 @@ func (s *Sender) extend(h, p []byte) bool {
 // Next is Add for a frame that differs from the latest one only in identification, PSN, AckReq and
 // payload, as middle packets do. It returns false if Add must add the frame.
 func (s *Sender) Next(b []byte) bool {
-	n := len(s.run.header)
-	return len(b) > n && s.next(b[:n], b[n:])
-}
-
-// next does the same for packet p with headers h.
-func (s *Sender) next(h, p []byte) bool {
-	r := &s.run
-	if r.packets < 2 || r.packets == MaxRun || r.closed || len(p) != r.size ||
-		r.bytes+r.size > maxBytes || binary.BigEndian.Uint64(p) != r.head ||
-		psn(p) != (r.psn+1)&psnMask || !sameFlow(r.header, h) {
+	h := s.run.header
+	n := len(h)
+	if len(b) <= n || !s.continues(b[n:]) || !sameFlow(h, b[:n]) {
 		return false
 	}
+	s.next(b[:n], b[n:])
+	return true
+}
+
+// continues reports whether packet p, if it has the headers of the latest one, differs from it only
+// in PSN, AckReq and payload, and fits in its run.
+func (s *Sender) continues(p []byte) bool {
+	r := &s.run
+	return r.packets >= 2 && r.packets < MaxRun && !r.closed && len(p) == r.size &&
+		r.bytes+r.size <= maxBytes && binary.BigEndian.Uint64(p) == r.head &&
+		psn(p) == (r.psn+1)&psnMask
+}
+
+// next adds such a packet, with headers h.
+func (s *Sender) next(h, p []byte) {
+	r := &s.run
 	s.out.add(s.queued-1, p)
 	s.setICRC(h, p, r.packets)
 	r.psn = psn(p)
@@ -211,7 +222,6 @@ func (s *Sender) next(h, p []byte) bool {
 	}
 	r.packets++
 	r.bytes += r.size
-	return true
 }
 
 // setICRC changes the ICRC of a packet for the identification and the source port that the kernel

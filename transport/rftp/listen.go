@@ -221,7 +221,7 @@ func (l *Listener) forget(id uint64) {
 }
 
 // errLate means that a peer has not connected its data QPs in time.
-var errLate = fmt.Errorf("the peer has connected no further one within %v", dataTime)
+var errLate = fmt.Errorf("the peer has connected no further data QP within %v", dataTime)
 
 // connectData accepts all data QPs, concurrently. It goes on when the peer ends the connection of
 // the control QP: what the peer has sent before is received.
