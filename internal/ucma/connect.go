@@ -81,11 +81,12 @@ func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 			return nil, no
 		}
 	}
-	p := cm.ListenParams{Service: cm.TCPService(i.src.Port()), Backlog: int(backlog)}
+	p := cm.ListenParams{Service: cm.TCPService(i.src.Port()), Family: i.family(i.src.Addr()),
+		Backlog: int(backlog)}
 	if i.datagram() {
 		p.Service = cm.UDPService(i.src.Port())
 	}
-	if !i.src.Addr().IsUnspecified() {
+	if !i.dev.anyOf(i.src.Addr()) {
 		p.Local = bth.GIDFromAddr(i.src.Addr())
 	}
 	l, err := m.Listen(p)

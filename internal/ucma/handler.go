@@ -11,6 +11,10 @@ import (
 // offer handles a request to a listener: it creates an ID and reports it to the program.
 func (i *id) offer(now cm.Time, m *cm.CM, e cm.Event) {
 	r := e.Request
+	if _, own := i.dev.gid(r.Addr.Remote.Addr()); !own && i.src.Addr().IsLoopback() {
+		i.refuse(now, m, e.ID)
+		return
+	}
 	if largest := i.dev.dev.Info().ActiveMTU; !i.datagram() && r.MTU > largest {
 		reason, info := cm.RejectMTU(largest)
 		_ = m.Reject(now, e.ID, reason, info, nil)
@@ -34,6 +38,15 @@ func (i *id) offer(now cm.Time, m *cm.CM, e cm.Event) {
 		private: e.PrivateData, srq: r.SRQ, responder: r.InitiatorDepth,
 		initiator: r.ResponderResources, flow: r.FlowControl, retry: r.RetryCount,
 		rnrRetry: r.RNRRetry}, ud: datagramParam{private: e.PrivateData}})
+}
+
+// refuse answers a request as if nobody listened.
+func (i *id) refuse(now cm.Time, m *cm.CM, c cm.CommID) {
+	if i.datagram() {
+		_ = m.ReplySIDR(now, c, &cm.SIDRReply{Status: cm.SIDRUnsupportedService})
+		return
+	}
+	_ = m.Reject(now, c, cm.ReasonInvalidServiceID, nil, nil)
 }
 
 // onEvent handles an event of a connection or lookup.

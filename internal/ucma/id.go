@@ -168,9 +168,26 @@ func (i *id) bind(a netip.AddrPort) syscall.Errno {
 	return 0
 }
 
+// family returns the addresses of which an ID bound to a receives requests if a stands for several.
+// As with sockets, :: is also 0.0.0.0 unless the program wants IPv6 only.
+func (i *id) family(a netip.Addr) cm.Family {
+	switch {
+	case a.Is4():
+		return cm.IPv4
+	case i.afOnly:
+		return cm.IPv6
+	}
+	return cm.BothFamilies
+}
+
 // free reports whether the ID can have an address.
 func (i *id) free(a netip.AddrPort) bool {
+	family := i.family(a.Addr())
 	for _, o := range i.dev.ports[portKey{i.space, a.Port()}] {
+		other := o.family(o.src.Addr())
+		if family != other && family != cm.BothFamilies && other != cm.BothFamilies {
+			continue
+		}
 		overlap := o.src.Addr() == a.Addr() || o.src.Addr().IsUnspecified() ||
 			a.Addr().IsUnspecified()
 		if overlap && !(o.reuse && i.reuse && o.state != listening) {
@@ -204,6 +221,17 @@ func (d *Device) gid(a netip.Addr) (index int, ok bool) {
 	return -1, false
 }
 
+// anyOf reports whether an address stands for any address of the device: the unspecified one, or a
+// loopback address that the device does not have. The kernel accepts those as well, and libfabric
+// needs it.
+func (d *Device) anyOf(a netip.Addr) bool {
+	if a.IsLoopback() {
+		_, ok := d.gid(a)
+		return !ok
+	}
+	return a.IsUnspecified()
+}
+
 func (q *command) bindIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	a := q.in.addr()
 	i, no := q.id()
@@ -213,10 +241,8 @@ func (q *command) bindIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	case i.space == psIB || i.state != idle || i.bound || !a.IsValid():
 		return nil, syscall.EINVAL
 	}
-	if !a.Addr().IsUnspecified() {
-		if _, ok := i.dev.gid(a.Addr()); !ok {
-			return nil, syscall.ENODEV
-		}
+	if _, ok := i.dev.gid(a.Addr()); !ok && !i.dev.anyOf(a.Addr()) {
+		return nil, syscall.ENODEV
 	}
 	return nil, i.bind(a)
 }
@@ -232,8 +258,7 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	if no != 0 {
 		return nil, no
 	}
-	if i.space == psIB || i.state != idle && i.state != resolved || !dst.IsValid() ||
-		dst.Addr().IsUnspecified() {
+	if i.space == psIB || i.state != idle && i.state != resolved || !dst.IsValid() {
 		return nil, syscall.EINVAL
 	}
 	if len(i.file.events) >= maxEvents { // each call causes one
@@ -251,16 +276,36 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 		}
 	}
 	index := -1
-	if !i.src.Addr().IsUnspecified() {
+	if !i.dev.anyOf(i.src.Addr()) {
 		var ok bool
 		if index, ok = i.dev.gid(i.src.Addr()); !ok {
 			return nil, syscall.ENODEV
 		}
 	}
+	dst = netip.AddrPortFrom(i.peerAt(dst.Addr()), dst.Port())
 	i.state, i.dst = resolving, dst
 	o := roce.PathOptions{TrafficClass: i.tos}
 	i.dev.busy.Go(func() { i.resolve(index, timeout, o) })
 	return nil, 0
+}
+
+// peerAt returns the address to which an ID connects if the program names a. The unspecified
+// address is this host, as in connect(2), and so are loopback addresses unless the device is on
+// one: then they are other devices.
+func (i *id) peerAt(a netip.Addr) netip.Addr {
+	if !a.IsUnspecified() && !a.IsLoopback() {
+		return a
+	}
+	own := i.src.Addr()
+	for _, g := range i.dev.dev.GIDs() {
+		if g.Addr.IsLoopback() && a.IsLoopback() {
+			return a
+		}
+		if i.dev.anyOf(own) && g.Addr.Is4() == a.Is4() {
+			own = g.Addr
+		}
+	}
+	return own
 }
 
 func (i *id) resolve(index int, timeout time.Duration, o roce.PathOptions) {

@@ -84,9 +84,12 @@ type program struct {
 var testGUID = [8]byte{2, 0, 0, 0xff, 0xfe, 0, 0, 1}
 
 // pair returns programs on two devices of a link.
-func pair(t testing.TB) [2]*program {
+func pair(t testing.TB) [2]*program { t.Helper(); return pairOn(t, testbed.Config{}) }
+
+// pairOn returns programs on the devices of a testbed.
+func pairOn(t testing.TB, c testbed.Config) [2]*program {
 	t.Helper()
-	bed, err := testbed.New(testbed.Config{})
+	bed, err := testbed.New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ const (
 
 // gids returns the addresses of the ID. The remote one is zero until RESOLVE_IP.
 func (i *id) gids() (p bth.GIDPair) {
-	if a := i.src.Addr(); a.IsValid() && !a.IsUnspecified() {
+	if a := i.src.Addr(); a.IsValid() && !i.dev.anyOf(a) {
 		p.Local = bth.GIDFromAddr(a)
 	}
 	if a := i.dst.Addr(); a.IsValid() {

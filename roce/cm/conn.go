@@ -198,5 +198,6 @@ type listener struct {
 
 type listenKey struct {
 	service ServiceID
-	local   bth.GID // zero: any
+	local   bth.GID // zero: any of the family
+	family  Family
 }

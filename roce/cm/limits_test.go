@@ -331,6 +331,33 @@ func TestListeners(t *testing.T) {
 	}
 }
 
+// Listeners on all addresses of a family are different ones.
+func TestListenFamilies(t *testing.T) {
+	b := newSide(t, gidB, guidB, 1)
+	six, err := b.m.Listen(ListenParams{Service: TCPService(port), Family: IPv6})
+	b.must(err)
+	s := host(1) // has an IPv4 address
+	s.knocks(b, 0, 1)
+	if got := trace(b.drain(), nil); got != "REJ8" {
+		t.Errorf("only a listener on IPv6: %q", got)
+	}
+	both, err := b.m.Listen(ListenParams{Service: TCPService(port)})
+	b.must(err)
+	four, err := b.m.Listen(ListenParams{Service: TCPService(port), Family: IPv4})
+	b.must(err)
+	for _, want := range []ListenerID{four, both} {
+		s.knocks(b, 0, 1)
+		if e := b.event(EventConnectRequest); e.Listener != want {
+			t.Errorf("listener %d, want %d of %d, %d and %d", e.Listener, want, six, both, four)
+		}
+		b.must(b.m.Unlisten(0, want))
+	}
+	if _, err := b.m.Listen(ListenParams{Service: 1, Family: IPv6 + 1}); !errors.Is(err,
+		ErrParams) {
+		t.Error(err)
+	}
+}
+
 func TestRefusedRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		spoil func(r *REQ)

@@ -9,7 +9,8 @@ import (
 )
 
 // Listen starts a listener. Requests for the service cause EventConnectRequest, or EventSIDRRequest
-// for services of RDMA_PS_UDP. A listener on one address has precedence over one on all addresses.
+// for services of RDMA_PS_UDP. A listener on one address has precedence over one on all addresses
+// of its family, and that over one on all addresses of both.
 //
 // Errors: ErrParams, ErrListening, ErrTooManyListen.
 func (m *CM) Listen(p ListenParams) (ListenerID, error) {
@@ -19,7 +20,13 @@ func (m *CM) Listen(p ListenParams) (ListenerID, error) {
 	if p.Backlog < 1 || p.Backlog > maxBacklog {
 		return 0, fmt.Errorf("%w: backlog %d; choose 1 to %d", ErrParams, p.Backlog, maxBacklog)
 	}
-	k := listenKey{p.Service, p.Local}
+	if p.Family > IPv6 {
+		return 0, fmt.Errorf("%w: unknown address family %d", ErrParams, p.Family)
+	}
+	k := listenKey{p.Service, p.Local, p.Family}
+	if !p.Local.IsZero() {
+		k.family = familyOf(p.Local)
+	}
 	if m.listeners[k] != nil {
 		return 0, fmt.Errorf("%w: %v", ErrListening, p.Service)
 	}
@@ -63,8 +70,11 @@ func (m *CM) Unlisten(now Time, id ListenerID) error {
 }
 
 func (m *CM) listenerFor(s ServiceID, local bth.GID) *listener {
-	if l := m.listeners[listenKey{s, local}]; l != nil {
-		return l
+	family := familyOf(local)
+	for _, k := range [...]listenKey{{s, local, family}, {s, bth.GID{}, family}} {
+		if l := m.listeners[k]; l != nil {
+			return l
+		}
 	}
 	return m.listeners[listenKey{service: s}]
 }

@@ -156,9 +156,27 @@ func (r IDRange) draw(random uint64) CommID {
 // ListenParams are the parameters of Listen.
 type ListenParams struct {
 	Service ServiceID
-	Local   bth.GID // zero: all addresses
+	Local   bth.GID // zero: all addresses of the family
+	Family  Family  // if Local is zero
 	Backlog int     // unanswered requests; 0: DefaultBacklog
 	Peers   limit.Access
+}
+
+// Family restricts a listener on all addresses.
+type Family uint8
+
+const (
+	BothFamilies Family = iota
+	IPv4
+	IPv6
+)
+
+// familyOf returns the family of an address.
+func familyOf(g bth.GID) Family {
+	if g.IsIPv4() {
+		return IPv4
+	}
+	return IPv6
 }
 
 // ListenerID identifies a listener.
