@@ -19,7 +19,11 @@ type route struct {
 	hopLimit     uint8
 	trafficClass uint8
 	sl           uint8
+	global, port uint8 // with a GRH, as RoCE requires; of the device
 }
+
+// valid reports whether the route is one of RoCE and of the device.
+func (p *route) valid() bool { return p.global != 0 && p.port == 1 }
 
 // options returns the parameters of the path.
 func (p *route) options() roce.PathOptions {
@@ -46,8 +50,8 @@ func (c *Context) createAH(r *request) syscall.Errno {
 	r.in.Skip(3) // reserved, LID
 	p.sl = r.in.U8()
 	r.in.Skip(2)
-	global, port := r.in.U8(), r.in.U8()
-	if global == 0 || port != 1 {
+	p.global, p.port = r.in.U8(), r.in.U8()
+	if !p.valid() {
 		return syscall.EINVAL
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)

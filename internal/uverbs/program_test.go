@@ -292,6 +292,11 @@ func (p *program) setup(typ uint8, size int) *queues {
 // modify changes attributes of the QP.
 func (q *queues) modify(mask uint32, state uint8, to *queues, psn uint32) {
 	q.t.Helper()
+	q.do(cmdModifyQP, q.modifyBody(mask, state, to, psn), 0, 0)
+}
+
+// modifyBody returns the body of MODIFY_QP. Without a peer the route has no GRH.
+func (q *queues) modifyBody(mask uint32, state uint8, to *queues, psn uint32) []byte {
 	dest := enc(make([]byte, 32))
 	var destQPN uint32
 	if to != nil {
@@ -300,9 +305,9 @@ func (q *queues) modify(mask uint32, state uint8, to *queues, psn uint32) {
 			uint8(0), uint8(0), uint8(1), uint8(1))
 		destQPN = to.qpn
 	}
-	q.do(cmdModifyQP, enc(dest, make([]byte, 32), q.qp, mask, uint32(0x1234), psn, psn, destQPN,
-		uint32(15), uint16(0), uint16(0), state, uint8(0), uint8(3), uint8(0), uint8(0), uint8(16),
-		uint8(16), uint8(12), uint8(1), uint8(14), uint8(7), uint8(7), make([]byte, 4)), 0, 0)
+	return enc(dest, make([]byte, 32), q.qp, mask, uint32(0x1234), psn, psn, destQPN, uint32(15),
+		uint16(0), uint16(0), state, uint8(0), uint8(3), uint8(0), uint8(0), uint8(16), uint8(16),
+		uint8(12), uint8(1), uint8(14), uint8(7), uint8(7), make([]byte, 4))
 }
 
 // connect moves the QP to RTS.

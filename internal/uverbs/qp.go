@@ -286,7 +286,8 @@ func readDest(d *abi.Decoder) (p route) {
 	p.flowLabel = d.U32()
 	d.Skip(4) // LID
 	p.gidIndex, p.hopLimit, p.trafficClass, p.sl = d.U8(), d.U8(), d.U8(), d.U8()
-	d.Skip(4)
+	d.Skip(2)
+	p.global, p.port = d.U8(), d.U8()
 	return p
 }
 
@@ -300,7 +301,8 @@ func (p *route) putDest(e *abi.Encoder) {
 func (c *Context) modifyQP(r *request) syscall.Errno {
 	handle, mask, a := readModify(&r.in)
 	o, ok := c.qps.Load(handle)
-	if !ok || mask&^maskKnown != 0 || mask&maskPort != 0 && a.port != 1 {
+	if !ok || mask&^maskKnown != 0 || mask&maskPort != 0 && a.port != 1 ||
+		mask&maskAV != 0 && !a.dest.valid() {
 		return syscall.EINVAL
 	}
 	q := o.(*queuePair)

@@ -181,3 +181,23 @@ func TestDatagram(t *testing.T) {
 		t.Errorf("sl = %d, want %d, the kind of the network header", w.sl, sl)
 	}
 }
+
+// A route of RoCE needs a GRH. qperf without rdma_cm does not set one, and gets EINVAL as from the
+// kernel.
+func TestRouteWithoutGRH(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(2, 4096), p[1].setup(2, 4096)
+	a.modify(maskState|maskPKeyIndex|maskPort|maskAccess, 1, nil, 0)
+	const mask = maskState | maskAV | maskPathMTU | maskDestQPN | maskRQPSN | maskMaxDestRdAtomic |
+		maskMinRNRTimer
+	body := a.modifyBody(mask, 2, b, 77)
+	const global, port = 30, 31 // offsets in the route
+	for _, at := range []int{global, port} {
+		bad := bytes.Clone(body)
+		bad[at] = 0
+		if _, _, no := a.try(cmdModifyQP, bad, 0, 0); no != syscall.EINVAL {
+			t.Errorf("without byte %d: %v, want EINVAL", at, no)
+		}
+	}
+	a.do(cmdModifyQP, body, 0, 0)
+}
