@@ -48,8 +48,14 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 				return nil
 			}
 			msg := fmt.Sprintf("no such command %q", args[0])
-			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
-				msg += fmt.Sprintf(": did you mean %q?", like[0])
+			// Cobra returns all commands within a distance, in the order of their names. The nearest
+			// ones come first here: "upp" means "up", not "dump".
+			for distance := 1; distance <= 2; distance++ {
+				cmd.SuggestionsMinimumDistance = distance
+				if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+					msg += fmt.Sprintf(": did you mean %q?", like[0])
+					break
+				}
 			}
 			return cli.Usagef("%s", msg)
 		},
@@ -58,7 +64,6 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 	}
 	cmd.SetVersionTemplate("gorxe {{.Version}}\n")
 	cmd.Annotations = map[string]string{cli.VersionKey: build().Version}
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.AddCommand(
 		demo.Command(), up.Command(), ps.Command(), ps.TopCommand(), devices.Command(), ping.Command(), perf.Command(),
 		pingpong.Command(), runcommand.Command(), runcommand.ServiceCommand(build().Version), send.Command(), recv.Command(), bench.Command(), sim.Command(),

@@ -19,6 +19,9 @@ import (
 func TestUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"prf":                                        `did you mean "perf"`,
+		"upp":                                        `did you mean "up"`, // not "dump"
+		"rum":                                        `did you mean "run"`,
+		"sned":                                       `did you mean "send"`,
 		"nonsense":                                   `no such command "nonsense"`,
 		"--bogus":                                    "--bogus",
 		"up":                                         "IFACE is missing",
