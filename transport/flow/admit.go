@@ -16,7 +16,7 @@ type AdmitError struct{ Misfits []Misfit }
 // Misfit is a flow that does not meet its deadline.
 type Misfit struct {
 	Flow     string
-	Deadline time.Duration
+	Deadline time.Duration // 0: none, but it must have a bound
 	Bound    time.Duration // Unbounded if the link is overloaded
 	Excess   time.Duration // Bound - Deadline
 	Alone    time.Duration // the response time without other flows
@@ -39,12 +39,19 @@ func (e *AdmitError) Is(target error) bool { return target == ErrAdmit }
 // String says what is wrong and what helps.
 func (m *Misfit) String() string {
 	switch {
-	case m.Alone > m.Deadline:
+	case m.Deadline > 0 && m.Alone > m.Deadline:
 		return fmt.Sprintf("flow %q takes %v even without other flows, %v more than its deadline of "+
 			"%v: make its messages shorter", m.Flow, m.Alone, m.Alone-m.Deadline, m.Deadline)
 	case m.Bound == Unbounded:
-		return fmt.Sprintf("flow %q has no bound, and its deadline is %v: flows of its and higher "+
-			"priorities need %.1f %% of the link", m.Flow, m.Deadline, 100*m.Load)
+		text := fmt.Sprintf("flow %q has no bound", m.Flow)
+		if m.Deadline > 0 {
+			text += fmt.Sprintf(", and its deadline is %v", m.Deadline)
+		}
+		text += fmt.Sprintf(": flows of its and higher priorities need %.1f %% of the link", 100*m.Load)
+		if m.Load < 0.9 { // not nearly overloaded: a jitter has no bound
+			text += ", but a flow that activates one of them has no bound"
+		}
+		return text
 	}
 	return fmt.Sprintf("flow %q takes up to %v, %v more than its deadline of %v: raise its priority, "+
 		"or split messages of lower priorities", m.Flow, m.Bound, m.Excess, m.Deadline)

@@ -456,11 +456,22 @@ func TestAdmit(t *testing.T) {
 			`flow "more" has no bound`},
 		{[]Flow{video, {Name: "greedy", Priority: 2, Size: 1000, Burst: 1000, Rate: 900e6}},
 			`flow "video" has no bound`},
+		// A flow without a deadline is not late.
+		{[]Flow{{Name: "log", Size: 1 << 20, Burst: 1 << 20, Rate: 990e6}},
+			`flow "log" has no bound: flows of its and higher priorities need 1`},
 	} {
 		if _, err := Admit(l, c.flows); !errors.Is(err, ErrAdmit) ||
 			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("Admit() = %v, want %q", err, c.says)
 		}
+	}
+}
+
+// The link is not the reason that a flow has no bound if what activates it has none.
+func TestMisfitOfChain(t *testing.T) {
+	m := Misfit{Flow: "result", Deadline: time.Second, Bound: Unbounded, Load: 0.027}
+	if want := "2.7 % of the link, but a flow that activates"; !strings.Contains(m.String(), want) {
+		t.Errorf("String() = %q, want %q", m.String(), want)
 	}
 }
 
