@@ -67,3 +67,26 @@ func TestHungReader(t *testing.T) {
 		close(reader)
 	})
 }
+
+// An interface that has lost its last address has an empty list of GIDs, not none: a program that
+// follows the events iterates over it.
+func TestNoGIDs(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	link.Port(0).SetAddrs()
+	dev, err := roce.New(link.Port(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	var b bytes.Buffer
+	p := &printer{out: &b, json: true}
+	p.gids(dev)
+	p.event("note", "text")
+	want := "{\"event\":\"gids\",\"gids\":[]}\n{\"event\":\"note\",\"message\":\"text\"}\n"
+	if b.String() != want {
+		t.Errorf("printed %q, want %q", b.String(), want)
+	}
+}

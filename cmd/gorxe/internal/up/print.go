@@ -22,7 +22,7 @@ type line struct {
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
-	GIDs     []roce.GIDEntry  `json:"gids,omitempty"`
+	GIDs     []roce.GIDEntry  `json:"gids,omitzero"` // of the event gids: [] if there are none
 	Port     int              `json:"port,omitempty"`
 	Peer     string           `json:"peer,omitempty"`
 	Service  string           `json:"service,omitempty"`
@@ -92,7 +92,7 @@ func (s *printer) gidTable(gids []roce.GIDEntry) {
 
 func (s *printer) gids(dev *roce.Device) {
 	gids := dev.GIDs()
-	s.print(line{Event: "gids", GIDs: gids}, func() {
+	s.print(line{Event: "gids", GIDs: append([]roce.GIDEntry{}, gids...)}, func() {
 		fmt.Fprintln(s.out, "The addresses of the interface have changed:")
 		s.gidTable(gids)
 	})
