@@ -88,13 +88,16 @@ func serve(ctx context.Context, name, path, version string, report io.WriteClose
 	// The members learn first that the service ends.
 	defer func() { err = errors.Join(err, s.Close(), dev.Close()) }()
 	status.NewCollector(status.Config{Device: dev, Name: "gorxe run", Version: version}).Serve(s)
+	wait := firstMember
 	if _, err := io.WriteString(report, ready); err != nil {
-		return err
+		// A signal has ended the 'gorxe run' that waited. Another one may have joined already, so
+		// the service ends as it does without members: with the lock.
+		wait = 0
 	}
 	if err := report.Close(); err != nil {
 		return err
 	}
-	for patience := time.After(firstMember); ; patience = nil {
+	for patience := time.After(wait); ; patience = nil {
 		select {
 		case <-s.Empty():
 		case <-patience:

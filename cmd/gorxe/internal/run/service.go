@@ -143,7 +143,7 @@ var executable = os.Executable
 
 // startService starts the service of this user, and returns when programs can join it. The process
 // outlives this one if another program joins. One that is ready too late, or after ctx has ended,
-// finds that nobody reads its report, and ends.
+// finds that nobody reads its report, and ends unless another program has joined.
 func startService(ctx context.Context, diag io.Writer, name, path string) error {
 	defer waiting(diag, "the node service of %s, which starts", name)()
 	ctx, cancel := context.WithTimeoutCause(ctx, startPatience,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -28,6 +29,53 @@ func TestProgramGetsEvents(t *testing.T) {
 	defer dev.Close()
 	if !f.OwnEvents {
 		t.Error("the command prints events that the program should get")
+	}
+}
+
+// joinThenFail joins the service when it reports that it is ready, and does not read the report.
+type joinThenFail struct {
+	t      *testing.T
+	path   string
+	joined chan *roce.Device
+}
+
+func (j *joinThenFail) Write([]byte) (int, error) {
+	dev, err := roce.OpenService(j.path)
+	if err != nil {
+		j.t.Error(err)
+	}
+	j.joined <- dev
+	return 0, syscall.EPIPE
+}
+
+func (j *joinThenFail) Close() error { return nil }
+
+// The 'gorxe run' that starts a service gets a signal, and another one has joined the service when
+// it is ready. The service ends after this program, not before.
+func TestServeStarterInterrupted(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.sock")
+	report := &joinThenFail{t: t, path: path, joined: make(chan *roce.Device, 1)}
+	ended := make(chan error, 1)
+	go func() { ended <- serve(t.Context(), udp.RandomLoopback().String(), path, "test", report) }()
+	select {
+	case err := <-ended:
+		t.Fatalf("serve() = %v while a program uses the service", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	dev := <-report.joined
+	if err := dev.Err(); err != nil {
+		t.Errorf("the device of the program has failed: %v", err)
+	}
+	if err := dev.Close(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Errorf("serve() = %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the service has not ended after its last program")
 	}
 }
 
