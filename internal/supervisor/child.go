@@ -106,6 +106,22 @@ func (c *child) close() {
 	close(c.release)
 }
 
+// signaled is the error of a start that a signal of the terminal has ended: the shim gets it, too.
+// The value is the exit status.
+type signaled int
+
+func (s signaled) Error() string { return fmt.Sprintf("ended by signal %d", int(s)-128) }
+
+// abandon ends a child that has not executed the program because of err, and returns why.
+func (c *child) abandon(err error) error {
+	_ = unix.Kill(c.pid, unix.SIGKILL) // no effect if it has ended
+	if st := c.await(); st > 128 && st != 128+int(unix.SIGKILL) {
+		err = signaled(st)
+	}
+	c.close()
+	return err
+}
+
 // patience is how long processes may outlive the program that started them without a message.
 const patience = 3 * time.Second
 

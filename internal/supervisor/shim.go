@@ -88,13 +88,11 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 	s.policy = policy(c.limit)
 	limit := binary.NativeEndian.AppendUint32(nil, uint32(c.limit))
 	if _, err := unix.Write(pair[0], limit); err != nil {
-		c.close()
-		return nil, os.NewSyscallError("write", err)
+		return nil, c.abandon(os.NewSyscallError("write", err))
 	}
 	listener, err := receiveListener(pair[0])
 	if err != nil {
-		c.close()
-		return nil, err
+		return nil, c.abandon(err)
 	}
 	s.l = seccomp.NewListener(listener)
 	s.startServer() // the shim's execve is intercepted

@@ -2,6 +2,7 @@ package supervisor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -114,7 +115,9 @@ func (s *Supervisor) Run(ctx context.Context) (status int, err error) {
 		return 0, fmt.Errorf("become the parent of orphans: %w", err)
 	}
 	child, err := s.start(ctx)
-	if err != nil {
+	if sig := signaled(0); errors.As(err, &sig) {
+		return int(sig), nil // as if it had ended the program
+	} else if err != nil {
 		return 0, err
 	}
 	defer child.close()

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -30,7 +31,14 @@ const (
 // statusBad is the exit status of a supervisor or program that has found an error.
 const statusBad = 99
 
+// envShim has the number of the signal that ends the shim.
+const envShim = "GORXE_TEST_SHIM"
+
 func TestMain(m *testing.M) {
+	if sig, err := strconv.Atoi(os.Getenv(envShim)); err == nil && os.Args[0] == shimName {
+		_ = unix.Kill(os.Getpid(), unix.Signal(sig))
+		time.Sleep(time.Minute)
+	}
 	Shim()
 	switch os.Getenv(envRole) {
 	case "supervisor":
@@ -329,6 +337,18 @@ func TestSignal(t *testing.T) {
 	_ = c.Wait()
 	if got, want := c.ProcessState.ExitCode(), 128+int(unix.SIGTERM); got != want {
 		t.Errorf("exit status %d, want %d", got, want)
+	}
+}
+
+// Ctrl-C in a terminal ends the shim, too, before it executes the program. The status is that of a
+// program that the signal has ended, without a message about the shim.
+func TestSignalEndsShim(t *testing.T) {
+	c := command("sleep", 0)
+	c.Env = append(c.Env, fmt.Sprintf("%s=%d", envShim, unix.SIGINT))
+	out, _ := c.CombinedOutput()
+	got, want := c.ProcessState.ExitCode(), 128+int(unix.SIGINT)
+	if got != want || len(out) > 0 {
+		t.Errorf("exit status %d, want %d, output %q, want none", got, want, out)
 	}
 }
 
