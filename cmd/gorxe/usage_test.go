@@ -152,7 +152,18 @@ func TestFullStdout(t *testing.T) {
 		t.Skip(err)
 	}
 	defer full.Close()
-	for _, args := range []string{"version", "version --json", "devices", "devices --json"} {
+	server, client := udp.RandomLoopback().String(), udp.RandomLoopback().String()
+	start(t, nil, "up", server, "--socket", "none", "--no-confine")
+	eventually(t, "the server answers", func() bool {
+		c, err := net.Dial("tcp", net.JoinHostPort(server, "18516"))
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	for _, args := range []string{"version", "version --json", "devices", "devices --json",
+		"ping " + server + " -c 1 -d " + client, "perf write-lat " + server + " -n 1 -d " + client,
+	} {
 		cmd := exec.Command(binary, strings.Fields(args)...)
 		cmd.Stdout = full
 		var exit *exec.ExitError

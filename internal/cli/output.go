@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -135,3 +136,35 @@ func Visible(w io.Writer) bool {
 
 // Clear removes the bar from the terminal.
 func (b *Bar) Clear() { _ = b.b.Clear() }
+
+// Output is a writer for commands that print line by line. It keeps the first error, so that a
+// result that could not be written is a failure. It is safe for concurrent use.
+type Output struct {
+	mu  sync.Mutex
+	w   io.Writer
+	err error
+}
+
+// NewOutput returns an Output that writes to w.
+func NewOutput(w io.Writer) *Output { return &Output{w: w} }
+
+// Write implements io.Writer.
+func (o *Output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n, err := o.w.Write(b)
+	if o.err == nil {
+		o.err = err
+	}
+	return n, err
+}
+
+// Result returns the error of a command: err or, if it is nil, the first one of a Write.
+func (o *Output) Result(err error) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err == nil {
+		return o.err
+	}
+	return err
+}

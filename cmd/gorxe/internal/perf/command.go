@@ -124,11 +124,12 @@ func (f *flags) run(cmd *cobra.Command, args []string) error {
 	case f.cm && (p.Bidirectional || p.Op == "write-imm-bw"):
 		return cli.Usage(errors.New("-b and write-imm-bw do not work with -R: leave out -R"))
 	}
-	out := &printer{w: cmd.OutOrStdout(), json: f.json, gbits: f.gbits}
+	w := cli.NewOutput(cmd.OutOrStdout())
+	out := &printer{w: w, json: f.json, gbits: f.gbits}
 	if len(args) == 1 {
-		return f.serve(cmd.Context(), p, out)
+		return w.Result(f.serve(cmd.Context(), p, out))
 	}
-	return f.client(cmd.Context(), args[1], p, runs, out)
+	return w.Result(f.client(cmd.Context(), args[1], p, runs, out))
 }
 
 // progress returns the kind of progress that measures best. With -R, the connection manager and the

@@ -76,7 +76,8 @@ status is 0 if every ping was answered, and 1 otherwise.`,
   gorxe ping fe80::5054:ff:fe12:3456 -I eth0`,
 		Args: cli.Named("HOST"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return f.run(cmd.Context(), args[0], cmd.OutOrStdout())
+			out := cli.NewOutput(cmd.OutOrStdout())
+			return out.Result(f.run(cmd.Context(), args[0], out))
 		},
 	}
 	f.register(cmd)

@@ -83,7 +83,8 @@ sides do not tell each other the traffic class (--class).`,
 			if len(args) == 2 {
 				host = args[1]
 			}
-			return f.run(cmd.Context(), c, host, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			out := cli.NewOutput(cmd.OutOrStdout())
+			return out.Result(f.run(cmd.Context(), c, host, out, cmd.ErrOrStderr()))
 		},
 	}
 	f.size = cli.Size{Min: 1, Max: maxBytes}
