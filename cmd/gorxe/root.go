@@ -48,8 +48,8 @@ Exit status: 0 success, 1 failure, 2 wrong usage.`,
 				return nil
 			}
 			msg := fmt.Sprintf("no such command %q", args[0])
-			// Cobra returns all commands within a distance, in the order of their names. The nearest
-			// ones come first here: "upp" means "up", not "dump".
+			// Cobra returns all commands within a distance, in the order of their names. The
+			// nearest ones come first here: "upp" means "up", not "dump".
 			for distance := 1; distance <= 2; distance++ {
 				cmd.SuggestionsMinimumDistance = distance
 				if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
