@@ -228,6 +228,15 @@ func servicePID(t *testing.T, addr string) int {
 	return 0
 }
 
+// The error of a capture that cannot be written is reported once.
+func TestRunFullCapture(t *testing.T) {
+	r := run(t, nil, "run", "--dev", udp.RandomLoopback().String(), "--socket", "none", "--pcap",
+		"/dev/full", "--", "true")
+	if r.status != 1 || strings.Count(r.err, "no space left on device") != 1 {
+		t.Errorf("status %d, want 1 and one error: %s", r.status, r.err)
+	}
+}
+
 // The service is no child of the command that has started it, which passes signals to its
 // descendants. It does not inherit descriptors that the user passes to the program.
 func TestRunServiceDetached(t *testing.T) {

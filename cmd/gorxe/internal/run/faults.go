@@ -81,10 +81,14 @@ func (f *faults) options() ([]roce.Option, error) {
 	})}, nil
 }
 
-// close ends the file of --pcap.
-func (f *faults) close() error {
+// close ends the file of --pcap, and returns err together with the errors of the file. Closing the
+// device may have returned the first one already, as a part of err.
+func (f *faults) close(err error) error {
 	if f.file == nil {
-		return nil
+		return err
 	}
-	return errors.Join(f.capture.Flush(), f.file.Close())
+	if e := f.capture.Flush(); !errors.Is(err, e) {
+		err = errors.Join(err, e)
+	}
+	return errors.Join(err, f.file.Close())
 }

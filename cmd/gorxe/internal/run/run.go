@@ -42,7 +42,7 @@ func (f *flags) run(ctx context.Context, path string, args []string, diag io.Wri
 	if err != nil {
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, f.faults.close()) }()
+	defer func() { err = f.faults.close(err) }()
 	opts = append(opts, inside.ProgramName(filepath.Base(path)).(roce.Option),
 		roce.WithLimits(f.limits.Value()))
 	dev, err := f.open(ctx, diag, opts)
