@@ -327,6 +327,33 @@ func TestConnectionsOfUser(t *testing.T) {
 	_ = p.Close()
 }
 
+// A path that is too long for the sockets of programs is refused, although a shorter one can be
+// renamed to it.
+func TestPathIsTooLong(t *testing.T) {
+	dir := t.TempDir()
+	name := func(n int) string { return filepath.Join(dir, strings.Repeat("x", n-len(dir)-1)) }
+	s, err := New(name(maxPath), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := dial(s.Path())
+	if err != nil {
+		t.Errorf("dial() = %v with a path of %d bytes", err, maxPath)
+	} else {
+		_ = c.Close()
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if s, err := New(name(maxPath+1), Options{}); err == nil ||
+		!strings.Contains(err.Error(), "choose a shorter one") {
+		t.Errorf("New() = %v with a path of %d bytes, want an error", err, maxPath+1)
+		if err == nil {
+			_ = s.Close()
+		}
+	}
+}
+
 // A service replaces nothing but the socket of a service that has ended.
 func TestPathIsTaken(t *testing.T) {
 	dir := t.TempDir()

@@ -105,6 +105,9 @@ func listen(path string, o *Options) (*net.UnixListener, error) {
 	}
 	defer os.RemoveAll(tmp)
 	first := filepath.Join(tmp, "s")
+	if max(len(path), len(first)) > maxPath { // nobody could connect to it
+		return nil, fmt.Errorf("the path %s is too long for a socket: choose a shorter one", path)
+	}
 	l, err := net.ListenUnix(network, &net.UnixAddr{Name: first, Net: network})
 	if err != nil {
 		return nil, err
@@ -124,6 +127,9 @@ func listen(path string, o *Options) (*net.UnixListener, error) {
 	}
 	return l, nil
 }
+
+// maxPath is the length of the longest path of a unix socket.
+const maxPath = len(unix.RawSockaddrUnix{}.Path) - 1
 
 // checkVacant returns an error unless nothing is at a path, or the socket of a service that has
 // ended.
