@@ -331,7 +331,7 @@ func TestMemberDoesNotRead(t *testing.T) {
 func TestStatusAndPaths(t *testing.T) {
 	s := start(t, Options{Mode: 0o660})
 	want := bytes.Repeat([]byte("status"), 30_000)
-	if _, err := Status(s.Path()); err == nil {
+	if _, err := Status(t.Context(), s.Path()); err == nil {
 		t.Error("Status() = nil without a function")
 	}
 	s.SetStatus(func(uid uint32, privileged bool) []byte {
@@ -340,7 +340,7 @@ func TestStatusAndPaths(t *testing.T) {
 		}
 		return want
 	})
-	got, err := Status(s.Path())
+	got, err := Status(t.Context(), s.Path())
 	if err != nil || !bytes.Equal(got, want) {
 		t.Errorf("Status() = %d bytes, %v", len(got), err)
 	}
@@ -458,7 +458,7 @@ func TestUserDir(t *testing.T) {
 	if _, err := Join(path, JoinOptions{}); !errors.Is(err, ErrNone) {
 		t.Errorf("Join() = %v in a folder that others may write", err)
 	}
-	if _, err := Status(path); !errors.Is(err, ErrNone) {
+	if _, err := Status(t.Context(), path); !errors.Is(err, ErrNone) {
 		t.Errorf("Status() = %v in a folder that others may write", err)
 	}
 	if Paths("../x") != nil {

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -125,14 +126,16 @@ func (n *session) status(r *message) (fd int, err error) {
 // statusPatience is how long Status waits for an answer.
 const statusPatience = 10 * time.Second
 
-// Status returns the status of the service at a path. The error wraps ErrNone if none answers.
-func Status(path string) ([]byte, error) {
+// Status returns the status of the service at a path. The error wraps ErrNone if none answers. If
+// ctx ends, it is the cause.
+func Status(ctx context.Context, path string) ([]byte, error) {
 	c, err := connect(path)
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(statusPatience))
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })()
 	w := newWire(c)
 	if err := w.send(&message{Op: opStatus, ID: 1}, -1); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", path, err)
@@ -145,6 +148,9 @@ func Status(path string) ([]byte, error) {
 	if err != nil {
 		if fd >= 0 {
 			_ = unix.Close(fd)
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
 		}
 		return nil, fmt.Errorf("status of %s: %w", path, err)
 	}

@@ -257,7 +257,7 @@ func TestConfinedService(t *testing.T) {
 		exchange(t, a, l, b.Endpoint)
 		must(t, errors.Join(l.Close(), a.dev.Close(), b.dev.Close()))
 	}
-	if b, err := service.Status(path); string(b) != "up" || err != nil {
+	if b, err := service.Status(t.Context(), path); string(b) != "up" || err != nil {
 		t.Errorf("Status() = %q, %v", b, err)
 	}
 	must(t, in.Close())

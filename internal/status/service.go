@@ -1,6 +1,7 @@
 package status
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -47,8 +48,8 @@ func (k *Collector) Serve(s Service) {
 }
 
 // Read returns the snapshot of the service whose socket is at a path.
-func Read(path string) (*Snapshot, error) {
-	b, err := service.Status(path)
+func Read(ctx context.Context, path string) (*Snapshot, error) {
+	b, err := service.Status(ctx, path)
 	if err != nil {
 		return nil, err
 	}

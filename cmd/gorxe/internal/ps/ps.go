@@ -29,7 +29,7 @@ Root, and the user who started a service, see all programs. Other users see thei
   gorxe ps --json | jq '.[].programs[].qps[] | select(.retransmits > 0)'`,
 		Args: cli.Named(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, failed := s.read()
+			list, failed := s.read(cmd.Context())
 			if list == nil {
 				return failed
 			}

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/cmd/gorxe/internal/usagetest"
+	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/internal/status"
 	"github.com/gorxe/gorxe/roce"
@@ -49,6 +51,27 @@ func example() *status.Snapshot {
 		}}
 	s.Device.Addresses = []roce.GIDEntry{{Addr: netip.MustParseAddr("10.0.0.1")}}
 	return s
+}
+
+// Ctrl-C ends the wait for a service that accepts connections, but does not answer.
+func TestHungService(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, c := range []*cobra.Command{Command(), TopCommand()} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(50*time.Millisecond, func() { cancel(cli.ErrInterrupted) })
+		start := time.Now()
+		c.SetArgs([]string{"--socket", path})
+		c.SilenceErrors, c.SilenceUsage = true, true
+		err := c.ExecuteContext(ctx)
+		if took := time.Since(start); !errors.Is(err, cli.ErrInterrupted) || took > 5*time.Second {
+			t.Errorf("%s: %v after %v, want %v at once", c.Name(), err, took, cli.ErrInterrupted)
+		}
+	}
 }
 
 // line returns the fields of the line that contains text.

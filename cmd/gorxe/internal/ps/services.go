@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -20,19 +21,24 @@ func (s *services) register(fs *pflag.FlagSet) {
 
 // read returns the state of all services that answer, and the errors of the others. Without
 // --socket, it ignores sockets at which there is no service or that this user may not open, and
-// there may be no services.
-func (s *services) read() (list []*status.Snapshot, err error) {
+// there may be no services. If ctx ends, the error is the cause.
+func (s *services) read(ctx context.Context) (list []*status.Snapshot, err error) {
 	if s.socket != "" {
-		one, err := status.Read(s.socket)
-		if err != nil {
+		one, err := status.Read(ctx, s.socket)
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case err != nil:
 			return nil, fmt.Errorf("%w: check --socket, or start a service (gorxe up)", err)
 		}
 		return []*status.Snapshot{one}, nil
 	}
 	list = []*status.Snapshot{}
 	for _, path := range service.Sockets() {
-		one, e := status.Read(path)
+		one, e := status.Read(ctx, path)
 		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		case e == nil:
 			list = append(list, one)
 		case !errors.Is(e, service.ErrNone):

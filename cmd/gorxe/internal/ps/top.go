@@ -88,7 +88,7 @@ func (r *row) rate() float64 {
 
 // run shows pictures until ctx ends or the user ends it.
 func (t *top) run(ctx context.Context, out io.Writer, in *os.File) error {
-	list, err := t.services.read() // the rates of the first picture count from here
+	list, err := t.services.read(ctx) // the rates of the first picture count from here
 	if len(list) == 0 && err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (t *top) run(ctx context.Context, out io.Writer, in *os.File) error {
 		return ctx.Err()
 	case <-time.After(t.interval.D):
 	}
-	list, err = t.services.read()
+	list, err = t.services.read(ctx)
 	if len(list) == 0 && err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (t *top) live(ctx context.Context, r reading, out, in *os.File) error {
 			}
 			busy = true
 			go func() { // a service that does not answer must not delay keys
-				list, err := t.services.read()
+				list, err := t.services.read(ctx)
 				answers <- reading{list, err}
 			}()
 		}
