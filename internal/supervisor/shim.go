@@ -80,6 +80,10 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
+	if ctx.Err() != nil {
+		// A signal of the terminal came before the process existed, and would be lost.
+		return nil, c.abandon(context.Cause(ctx))
+	}
 	if c.limit < minLimit {
 		c.close()
 		return nil, fmt.Errorf("the limit on open files is %d: raise it (ulimit -n %d)", c.limit,

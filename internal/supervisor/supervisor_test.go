@@ -31,6 +31,22 @@ const (
 // statusBad is the exit status of a supervisor or program that has found an error.
 const statusBad = 99
 
+// With envLate, a signal ends the context of the supervisor while the shim starts.
+const envLate = "GORXE_TEST_LATE"
+
+// lateContext ends after the first look at it.
+type lateContext struct {
+	context.Context
+	looks atomic.Int32
+}
+
+func (c *lateContext) Err() error {
+	if c.looks.Add(1) == 1 {
+		return nil
+	}
+	return context.Canceled
+}
+
 // envShim has the number of the signal that ends the shim.
 const envShim = "GORXE_TEST_SHIM"
 
@@ -71,7 +87,11 @@ func supervise() int {
 				Uverbs: sysfs.UverbsNumber}
 		},
 	})
-	status, err := s.Run(context.Background())
+	ctx := context.Background()
+	if os.Getenv(envLate) != "" {
+		ctx = &lateContext{Context: ctx}
+	}
+	status, err := s.Run(ctx)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return statusBad
@@ -349,6 +369,19 @@ func TestSignalEndsShim(t *testing.T) {
 	got, want := c.ProcessState.ExitCode(), 128+int(unix.SIGINT)
 	if got != want || len(out) > 0 {
 		t.Errorf("exit status %d, want %d, output %q, want none", got, want, out)
+	}
+}
+
+// A signal that comes just before the shim exists is not lost: the terminal did not send it to the
+// shim, and the supervisor does not forward it.
+func TestSignalBeforeShim(t *testing.T) {
+	c := command("sleep", 0)
+	c.Env = append(c.Env, envLate+"=1")
+	defer time.AfterFunc(5*time.Second, func() { _ = c.Process.Kill() }).Stop()
+	out, _ := c.CombinedOutput()
+	if got := strings.TrimSpace(string(out)); got != context.Canceled.Error() {
+		t.Errorf("output %q, exit status %d, want %q", got, c.ProcessState.ExitCode(),
+			context.Canceled)
 	}
 }
 
