@@ -20,7 +20,8 @@
 // Reading order:
 //   - names.go: names of temporary files
 //   - part.go: Part: creating, writing, committing
-//   - unnamed.go, time_unsafe.go: small files, which have no name before they are complete
+//   - unnamed.go: small files, which have no name before they are complete
+//   - time_unsafe.go: SetTime
 //   - resume.go: opening what an earlier run has left
 //   - journal.go: the journal and its format
 //   - sync.go: syncing many files together

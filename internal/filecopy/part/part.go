@@ -190,7 +190,7 @@ func (p *Part) Attributes(perm fs.FileMode, mtime time.Time) error {
 		return p.attributesUnnamed(perm, mtime)
 	}
 	p.perm, p.final = perm.Perm(), true
-	return p.dir.Chtimes(p.temp, time.Time{}, mtime)
+	return SetTime(p.fd, mtime)
 }
 
 // Commit gives the file its name. Its data must be on disk (Sync). It replaces a file or link of

@@ -40,11 +40,15 @@ func Symlink(dir *os.Root, name, target string, mtime time.Time, keep bool) erro
 
 // linkTime sets the modification time of a symbolic link.
 func linkTime(dir *os.Root, name string, mtime time.Time) error {
+	m, err := unix.TimeToTimespec(mtime)
+	if err != nil {
+		return err
+	}
 	d, err := dir.Open(".")
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, unix.NsecToTimespec(mtime.UnixNano())}
+	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, m}
 	return unix.UtimesNanoAt(int(d.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW)
 }

@@ -7,9 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setTime sets the modification time of an open file. unix.UtimesNanoAt has no way to pass the null
-// path for that.
-func setTime(fd int, mtime time.Time) error {
+// SetTime sets the modification time of an open file or directory. unix.UtimesNanoAt has no way to
+// pass the null path for that. Chtimes of package os is wrong outside of the years 1678 to 2262,
+// which it counts in nanoseconds.
+func SetTime(fd int, mtime time.Time) error {
 	m, err := unix.TimeToTimespec(mtime)
 	if err != nil {
 		return err

@@ -122,7 +122,7 @@ func (p *Part) attributesUnnamed(perm fs.FileMode, mtime time.Time) error {
 			return err
 		}
 	}
-	return setTime(p.fd, mtime)
+	return SetTime(p.fd, mtime)
 }
 
 // hasPerm reports whether the file was created with the permissions. The umask or a default ACL may

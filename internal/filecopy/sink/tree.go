@@ -182,7 +182,7 @@ func (s *Sink) setAttributes(n *node) error {
 		}
 		return nil
 	}
-	err = root.Chtimes(".", time.Time{}, n.Mtime)
+	err = setTime(root, n.Mtime)
 	// The permissions come last: without search permission, the time cannot be set.
 	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm) {
 		err = root.Chmod(".", perm)
@@ -191,6 +191,16 @@ func (s *Sink) setAttributes(n *node) error {
 		return nil // a directory of another user, in which files may be stored
 	}
 	return err
+}
+
+// setTime sets the modification time of a directory.
+func setTime(root *os.Root, mtime time.Time) error {
+	d, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return part.SetTime(int(d.Fd()), mtime)
 }
 
 // syncDir writes the names in a directory to disk, unless syncTarget does so.
