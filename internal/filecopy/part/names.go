@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"strings"
+	"sync"
 )
 
 // The names of temporary files consist of the prefix, the ID of the file's name in hexadecimal, and
@@ -21,6 +22,18 @@ const (
 func ID(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.BigEndian.Uint64(sum[:])
+}
+
+// naming has locks for what has a temporary name only while it replaces something: sessions of this
+// process often store the same names at the same time.
+var naming [64]sync.Mutex
+
+// lockName locks the temporary name of name, in all directories, and returns the function that
+// unlocks it.
+func lockName(name string) (unlock func()) {
+	mu := &naming[ID(name)%uint64(len(naming))]
+	mu.Lock()
+	return mu.Unlock
 }
 
 func temporary(name, suffix string) string {
