@@ -158,8 +158,14 @@ func (w *writer) handle(ctx context.Context, data []byte) error {
 				err = w.advance(ctx)
 			}
 		case *record.Fail:
-			if w.mine(r.Number) {
+			switch {
+			case w.mine(r.Number):
 				err = w.finish(ctx, errors.New("the sender could not read it: "+r.Text))
+			case r.Number == 0: // the text has the path
+				w.sum.Failed++
+				if w.entry == nil && w.err == nil {
+					w.err = errors.New("sender: " + r.Text)
+				}
 			}
 		case *record.Tree:
 			w.tree = true
