@@ -9,6 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/gorxe/gorxe/internal/filecopy/record"
 )
@@ -131,11 +135,21 @@ func expect(ctx context.Context, conn Messenger, want record.Message) ([]byte, e
 	case err != nil:
 		return nil, err
 	case kind == record.MessageRefused:
-		return nil, fmt.Errorf("%w: %s", ErrRefused, rest)
+		return nil, fmt.Errorf("%w: %s", ErrRefused, Printable(string(rest)))
 	case kind != want:
 		return nil, fmt.Errorf("%w: message %d instead of %d", record.ErrFormat, kind, want)
 	}
 	return rest, nil
+}
+
+// Printable returns a text that a peer may have chosen, so that it cannot control a terminal: in
+// quotes, if it is empty or contains characters that cannot be printed.
+func Printable(text string) string {
+	printable := func(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }
+	if text != "" && strings.IndexFunc(text, func(r rune) bool { return !printable(r) }) < 0 {
+		return text
+	}
+	return strconv.Quote(text)
 }
 
 // sendRequest sends a request in as many messages as it needs. The byte after the kind says whether

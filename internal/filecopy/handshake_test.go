@@ -134,6 +134,21 @@ func TestFalseServer(t *testing.T) {
 	}
 }
 
+// The reason of a server cannot control the terminal on which the client's error is printed.
+func TestRefusedText(t *testing.T) {
+	a, b := filecopytest.New(filecopytest.Options{})
+	defer a.Close(nil)
+	go func() {
+		if o, err := filecopy.Serve(t.Context(), b, nil); err == nil {
+			_ = o.Refuse(t.Context(), errors.New("no\x1b[31m"))
+		}
+	}()
+	_, err := filecopy.Connect(t.Context(), a, nil, &record.Request{})
+	if !errors.Is(err, filecopy.ErrRefused) || err.Error() != `refused: "no\x1b[31m"` {
+		t.Errorf("Connect() = %q", err)
+	}
+}
+
 func TestReadToken(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "token")
 	for text, ok := range map[string]bool{"": false, "short\n": false, "long enough\n": true,

@@ -114,8 +114,8 @@ func TestWriterErrors(t *testing.T) {
 	if err == nil || len(failed) == 0 {
 		t.Errorf("a directory: %v, %v", err, failed)
 	}
-	sum, _, err = writeTo(t, filecopytest.Options{}, new(limited), dir+"/missing")
-	if err == nil || !strings.Contains(err.Error(), "missing: no such file") || sum.Failed != 1 {
+	sum, _, err = writeTo(t, filecopytest.Options{}, new(limited), dir+"/missing\x1b")
+	if err == nil || !strings.Contains(err.Error(), `missing\x1b: no such file`) || sum.Failed != 1 {
 		t.Errorf("a missing file: %v, %+v", err, sum)
 	}
 	_, failed, err = writeTo(t, filecopytest.Options{}, &limited{max: 200_000}, dir+"/a")

@@ -160,11 +160,12 @@ func (w *writer) handle(ctx context.Context, data []byte) error {
 		case *record.Fail:
 			switch {
 			case w.mine(r.Number):
-				err = w.finish(ctx, errors.New("the sender could not read it: "+r.Text))
+				err = w.finish(ctx, errors.New("the sender could not read it: "+
+					filecopy.Printable(r.Text)))
 			case r.Number == 0: // the text has the path
 				w.sum.Failed++
 				if w.entry == nil && w.err == nil {
-					w.err = errors.New("sender: " + r.Text)
+					w.err = errors.New("sender: " + filecopy.Printable(r.Text))
 				}
 			}
 		case *record.Tree:

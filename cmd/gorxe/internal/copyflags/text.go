@@ -2,22 +2,14 @@ package copyflags
 
 import (
 	"strconv"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/filecopy"
 )
 
 // Name returns a path or a text of a peer for a terminal: in quotes, if it contains characters that
 // cannot be printed.
-func Name(path string) string {
-	printable := func(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }
-	if path != "" && strings.IndexFunc(path, func(r rune) bool { return !printable(r) }) < 0 {
-		return path
-	}
-	return strconv.Quote(path)
-}
+func Name(path string) string { return filecopy.Printable(path) }
 
 // Bytes formats a number of bytes: 1.5 GiB, 12 B.
 func Bytes(n int64) string {
