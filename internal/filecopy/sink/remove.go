@@ -1,6 +1,9 @@
 package sink
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"slices"
@@ -17,7 +20,28 @@ const readNames = 512
 type remover struct {
 	*Sink
 
-	top *node
+	top    *node
+	failed int   // names that could not be deleted
+	first  error // of the first of them
+}
+
+// fail notes that a name below the top directory could not be deleted, or all of them.
+func (r *remover) fail(path string, err error) {
+	r.mu.Lock()
+	r.sum.Failed++
+	r.mu.Unlock()
+	r.report(path, fmt.Errorf("not deleted: %w", err))
+	if r.failed++; r.first == nil {
+		r.first = fmt.Errorf("%s was not deleted: %w", path, err)
+	}
+}
+
+// err returns what the source is told about names that could not be deleted, nil without any.
+func (r *remover) err() error {
+	if r.failed > 1 {
+		return fmt.Errorf("%w, and %d more", r.first, r.failed-1)
+	}
+	return r.first
 }
 
 // prune deletes the entries of a directory whose IDs are not in seen, which is sorted.
@@ -34,7 +58,7 @@ func (r *remover) prune(seen []uint64) {
 		r.remove(root, r.top.Dir, e)
 	})
 	if err != nil {
-		r.report(r.top.Path(), reason(err))
+		r.fail(r.top.Join("*"), reason(err))
 	}
 }
 
@@ -55,8 +79,11 @@ func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry)) error 
 		for _, e := range names {
 			f(root, e)
 		}
-		if len(names) == 0 || err != nil {
+		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -73,8 +100,11 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) bool {
 			empty = r.remove(root, below, e) && empty
 		})
 		r.dirs.Forget(below)
+		if errors.Is(err, fs.ErrNotExist) { // another session has deleted it
+			return true
+		}
 		if err != nil {
-			r.report(below.Path(), reason(err))
+			r.fail(below.Path(), reason(err))
 			return false
 		}
 		if !empty { // it contains something that the rules exclude
@@ -82,8 +112,12 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) bool {
 		}
 	}
 	if !r.c.DryRun {
-		if err := root.Remove(e.Name()); err != nil {
-			r.report(d.Join(e.Name()), reason(err))
+		err := root.Remove(e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+		if err != nil {
+			r.fail(d.Join(e.Name()), reason(err))
 			return false
 		}
 	}

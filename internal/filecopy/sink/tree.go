@@ -136,18 +136,21 @@ func (n *node) released() bool {
 func (s *Sink) leaveDir(n *node) {
 	<-n.ready
 	if n.parent == nil {
-		s.prune(n)
+		_ = s.prune(n) // the summary counts what was not deleted: there is no entry for an answer
 		return
 	}
 	if n.err == nil {
-		err := error(nil)
+		err, kept := error(nil), error(nil)
 		if !n.absent {
-			s.prune(n)
+			kept = s.prune(n)
 			err = s.setAttributes(n)
 		}
 		switch {
 		case err != nil:
 			s.failed(&n.Entry, n.parent, reason(err))
+		case kept != nil: // which is counted
+			s.answers.add(&record.Answer{Number: n.Number, Verdict: record.Failed,
+				Text: kept.Error()})
 		case n.absent:
 			s.skipped(&n.Entry, n.parent, record.DryRun)
 		case n.made:
@@ -272,8 +275,9 @@ func (s *Sink) note(n *node, name string) {
 	n.seen = append(n.seen, part.ID(name))
 }
 
-// prune deletes the names in a directory that the source does not have.
-func (s *Sink) prune(n *node) {
+// prune deletes the names in a directory that the source does not have. It reports and counts those
+// that could not be deleted, and returns an error that describes them.
+func (s *Sink) prune(n *node) error {
 	s.mu.Lock()
 	seen := n.seen
 	wanted := s.c.Delete && n.complete && !n.absent
@@ -281,13 +285,14 @@ func (s *Sink) prune(n *node) {
 	n.seen = nil
 	s.mu.Unlock()
 	if !wanted {
-		return
+		return nil
 	}
+	r := remover{Sink: s, top: n}
 	if n.tooMany {
-		s.report(n.Path(), fmt.Errorf("nothing was deleted: more than %d names", maxSeen))
-		return
+		r.fail(n.Join("*"), fmt.Errorf("the source has more than %d names", maxSeen))
+		return r.err()
 	}
 	slices.Sort(seen)
-	r := remover{Sink: s, top: n}
 	r.prune(seen)
+	return r.err()
 }

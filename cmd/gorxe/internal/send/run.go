@@ -267,7 +267,14 @@ func (t *transfer) finish(ctx context.Context, r *report, err error, again bool)
 	}
 	switch {
 	case partial || err == nil && r.Sum.Failed > 0:
-		return fmt.Errorf("%s not copied", cli.Count(r.count(), "path"))
+		what := "copied"
+		if t.delete {
+			what = "copied or deleted"
+		}
+		if r.failedN == 0 && !t.pull { // no entry stands for names in the target directory
+			what += ": the log of the receiver says why"
+		}
+		return fmt.Errorf("%s not %s", cli.Count(r.count(), "path"), what)
 	case err != nil && again:
 		return fmt.Errorf("%w: %w", err, errResume)
 	}
