@@ -1,14 +1,11 @@
 package filecopy_test
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -157,77 +154,6 @@ func TestOtherTypeAtTarget(t *testing.T) {
 	sameFile(t, j.from+"/fine", j.to+"/fine")
 	if len(tree(t, outside)) > 0 {
 		t.Error("a symbolic link at the target was followed")
-	}
-}
-
-// byNobody runs the test as another user if this one is root, who may do everything. It reports
-// whether it has done that.
-func byNobody(t *testing.T) bool {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		return false
-	}
-	const nobody = 65534
-	cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Dir, cmd.Env = "/", append(os.Environ(), "TMPDIR=/tmp")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	out, err := cmd.CombinedOutput()
-	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
-		t.Fatalf("as user %d: %v\n%s", nobody, err, out)
-	}
-	return true
-}
-
-// Files and directories that the user must not read fail alone. What a receiver has left that was
-// killed before it could rename a read-only file does not matter.
-func TestPermissions(t *testing.T) {
-	if byNobody(t) {
-		return
-	}
-	j := newJob(t)
-	write(t, j.from+"/secret", 10, 1)
-	write(t, j.from+"/closed/f", 10, 1)
-	write(t, j.from+"/fine", 100_000, 1)
-	root, err := os.OpenRoot(j.to)
-	must(t, err)
-	defer root.Close()
-	left, err := part.Create(root, "fine")
-	must(t, err)
-	left.Keep()
-	temp, err := filepath.Glob(j.to + "/.gorxe-*")
-	must(t, err, os.Chmod(temp[0], 0o444))
-	must(t, os.Chmod(j.from+"/secret", 0), os.Chmod(j.from+"/closed", 0))
-	t.Cleanup(func() { _ = os.Chmod(j.from+"/closed", 0o700) })
-	j.fails(map[string]string{"secret": "permission denied", "closed": "permission denied"})
-	sameFile(t, j.from+"/fine", j.to+"/fine")
-}
-
-// What --delete cannot delete is an error, which the source is told.
-func TestDeleteFails(t *testing.T) {
-	if byNobody(t) {
-		return
-	}
-	j := newJob(t)
-	must(t, os.MkdirAll(j.from+"/dir", 0o755))
-	for _, name := range []string{"dir/locked/f", "dir/locked/g", "locked/h"} {
-		write(t, j.to+"/"+name, 10, 1)
-	}
-	for _, name := range []string{"dir/locked", "locked"} {
-		must(t, os.Chmod(j.to+"/"+name, 0o555))
-		t.Cleanup(func() { _ = os.Chmod(j.to+"/"+name, 0o755) })
-	}
-	j.sink.Delete = true
-	o := j.run()
-	text := o.failed["dir"]
-	if !errors.Is(o.err, source.ErrFailed) || len(o.failed) != 1 || o.sum.Failed != 3 ||
-		!strings.Contains(text, "was not deleted: permission denied, and 1 more") {
-		t.Errorf("source: %v, failed %v, summary %+v", o.err, o.failed, o.sum)
-	}
-	for _, name := range []string{"dir/locked/f", "dir/locked/g", "locked/h"} {
-		if text := o.kfailed[name]; text != "not deleted: permission denied" {
-			t.Errorf("%s: %q", name, text)
-		}
 	}
 }
 

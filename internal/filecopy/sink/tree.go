@@ -106,9 +106,13 @@ func (s *Sink) makeDir(n *node) error {
 	return nil
 }
 
-// chmod changes the mode of a directory without following links.
+// chmod changes the mode of a directory without following links. Without permission to open it, a
+// link that takes its place meanwhile is followed, but not out of root.
 func (s *Sink) chmod(root *os.Root, name string, perm fs.FileMode) error {
 	d, _, err := safefile.OpenDir(root, name)
+	if errors.Is(err, fs.ErrPermission) {
+		return root.Chmod(name, perm)
+	}
 	if err != nil {
 		return err
 	}
