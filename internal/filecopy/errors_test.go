@@ -157,6 +157,52 @@ func TestOtherTypeAtTarget(t *testing.T) {
 	}
 }
 
+// What an earlier run has left of a file is deleted, if the file is complete now without it.
+func TestDeleteLeft(t *testing.T) {
+	j := newJob(t)
+	write(t, j.from+"/small", 100, 1)
+	write(t, j.from+"/same", 100, 1)
+	write(t, j.from+"/large", 6<<20, 1)
+	sizes := map[string]int64{"small": 5 << 20, "same": 5 << 20, "dir": 5 << 20}
+	must(t, os.Mkdir(j.from+"/dir", 0o755), os.Mkdir(j.to+"/large", 0o755))
+	j.fails(map[string]string{"large": "has a directory of that name"})
+	must(t, os.Remove(j.to+"/small"), os.Remove(j.to+"/large"))
+	root, err := os.OpenRoot(j.to)
+	must(t, err)
+	defer root.Close()
+	for name, size := range sizes {
+		left, _, err := part.Resume(root, name, part.Identity{Size: size}, 1)
+		must(t, err)
+		left.Keep()
+	}
+	busy, err := part.Create(root, "large")
+	must(t, err)
+	must(t, os.Remove(j.from+"/large"))
+	write(t, j.from+"/large", 100, 1) // so small that the part is not looked at
+	j.sink.Delete = true
+	j.ok()
+	if list := temporaries(t, j.to); len(list) != 1 {
+		t.Errorf("%q are left, want only what is in use", list)
+	}
+	busy.Discard()
+	equal(t, j.from, j.to)
+}
+
+// A file that fails keeps what was stored for a later run, also with --delete.
+func TestDeleteKeeps(t *testing.T) {
+	j := newJob(t)
+	write(t, j.from+"/large", 30<<20, 1)
+	j.source.Limit, j.sink.Delete = 20<<20, true
+	j.during = func(_ *filecopytest.Pipe, s *source.Source, _ *sink.Sink) {
+		eventually(func() bool { return s.Progress().Sent > 6<<20 })
+		_ = os.Mkdir(j.to+"/large", 0o755) // so the complete file cannot get its name
+	}
+	j.fails(map[string]string{"large": "file exists"})
+	if list := temporaries(t, j.to); len(list) != 2 {
+		t.Errorf("%q are left, want a file and its journal", list)
+	}
+}
+
 // smallDisk mounts a file system of the given size.
 func smallDisk(t *testing.T, size int) string {
 	t.Helper()

@@ -4,8 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
 	"strings"
 	"sync"
+
+	"github.com/gorxe/gorxe/internal/safefile"
 )
 
 // The names of temporary files consist of the prefix, the ID of the file's name in hexadecimal, and
@@ -28,10 +33,10 @@ func ID(name string) uint64 {
 // process often store the same names at the same time.
 var naming [64]sync.Mutex
 
-// lockName locks the temporary name of name, in all directories, and returns the function that
-// unlocks it.
-func lockName(name string) (unlock func()) {
-	mu := &naming[ID(name)%uint64(len(naming))]
+// lockID locks the temporary names with an ID, in all directories, and returns the function that
+// unlocks them.
+func lockID(id uint64) (unlock func()) {
+	mu := &naming[id%uint64(len(naming))]
 	mu.Lock()
 	return mu.Unlock
 }
@@ -58,4 +63,23 @@ func Temporary(name string) (id uint64, ok bool) {
 		return binary.BigEndian.Uint64(raw[:]), true
 	}
 	return 0, false
+}
+
+// RemoveLeft removes a temporary file, and the journal beside it, for which no session has a use
+// any more. It fails with ErrBusy if one writes the file.
+func RemoveLeft(dir *os.Root, name string) error {
+	id, ok := Temporary(name)
+	if !ok {
+		return fs.ErrInvalid
+	}
+	defer lockID(id)()
+	p := &Part{dir: dir, temp: name[:len(prefix)+idDigits] + partSuffix}
+	if err := p.removeOld(); err != nil || name == p.temp {
+		return err
+	}
+	// A part that is there now is new, and so may be its journal.
+	if _, err := dir.Lstat(p.temp); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(ErrBusy, err)
+	}
+	return safefile.Remove(dir, name)
 }

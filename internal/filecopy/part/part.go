@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -114,8 +115,8 @@ func (p *Part) removeOld() error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(safefile.Remove(p.dir, temporary(p.name, journalSuffix)),
-		safefile.Remove(p.dir, p.temp))
+	journal := strings.TrimSuffix(p.temp, partSuffix) + journalSuffix
+	return errors.Join(safefile.Remove(p.dir, journal), safefile.Remove(p.dir, p.temp))
 }
 
 // UseDirect lets WriteAt bypass the page cache for blocks that are aligned to 4096 bytes in memory

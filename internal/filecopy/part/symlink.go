@@ -16,7 +16,7 @@ import (
 func Symlink(dir *os.Root, name, target string, mtime time.Time, keep bool) error {
 	temp := name
 	if !keep {
-		defer lockName(name)()
+		defer lockID(ID(name))()
 		p := Part{dir: dir, name: name, temp: temporary(name, partSuffix)}
 		if err := p.removeOld(); err != nil {
 			return err

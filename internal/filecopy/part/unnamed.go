@@ -96,7 +96,7 @@ func (p *Part) commitUnnamed(keep bool) error {
 // replace replaces an existing file by an unnamed one, which gets the name of a temporary file
 // before. The lock of the file keeps sessions of other processes from removing that.
 func (p *Part) replace() error {
-	defer lockName(p.name)()
+	defer lockID(ID(p.name))()
 	if err := unix.Flock(p.fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return err
 	}

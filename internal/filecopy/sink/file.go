@@ -406,11 +406,17 @@ func (f *file) giveUp(err error, keep bool, latest fileState) {
 		return
 	}
 	f.err, f.keep, f.state = err, keep && f.resumable(), over
+	kept := f.keep
 	f.closePart()
 	if f.opened && !f.closed {
 		f.sink.conn.Refuse(f.session, err.Error())
 	}
 	f.mu.Unlock()
+	if kept && f.sink.c.Delete {
+		f.sink.mu.Lock()
+		f.dir.kept = append(f.dir.kept, part.ID(f.Name))
+		f.sink.mu.Unlock()
+	}
 	f.sink.failed(&f.Entry, f.dir, err)
 	f.sink.forget(f)
 }

@@ -21,8 +21,9 @@ type remover struct {
 	*Sink
 
 	top    *node
-	failed int   // names that could not be deleted
-	first  error // of the first of them
+	kept   []uint64 // sorted IDs of names with temporary files for a later run
+	failed int      // names that could not be deleted
+	first  error    // of the first of them
 }
 
 // fail notes that a name below the top directory could not be deleted, or all of them.
@@ -52,13 +53,25 @@ func (r *remover) prune(seen []uint64) {
 			id = part.ID(e.Name())
 		}
 		// A temporary file belongs to the name whose ID it has.
-		if _, keep := slices.BinarySearch(seen, id); keep {
+		if _, keep := slices.BinarySearch(seen, id); !keep {
+			r.remove(root, r.top.Dir, e)
 			return
 		}
-		r.remove(root, r.top.Dir, e)
+		if _, keep := slices.BinarySearch(r.kept, id); temporary && !keep && !r.c.DryRun {
+			r.removeLeft(root, e.Name())
+		}
 	})
 	if err != nil {
 		r.fail(r.top.Join("*"), reason(err))
+	}
+}
+
+// removeLeft removes a temporary file of a name that is finished: an earlier run has left it for a
+// file that did not need it any more.
+func (r *remover) removeLeft(root *os.Root, name string) {
+	err := part.RemoveLeft(root, name)
+	if err != nil && !errors.Is(err, part.ErrBusy) {
+		r.fail(r.top.Join(name), reason(err))
 	}
 }
 

@@ -45,7 +45,8 @@ type node struct {
 	left     bool // no more entries come
 	complete bool // the source could read all names
 	seen     []uint64
-	tooMany  bool // seen is not complete
+	tooMany  bool     // seen is not complete
+	kept     []uint64 // IDs of names with temporary files for a later run
 }
 
 func newTop(dir *os.Root) *node {
@@ -283,7 +284,7 @@ func (s *Sink) note(n *node, name string) {
 // that could not be deleted, and returns an error that describes them.
 func (s *Sink) prune(n *node) error {
 	s.mu.Lock()
-	seen := n.seen
+	seen, kept := n.seen, n.kept
 	wanted := s.c.Delete && n.complete && !n.absent
 	s.seen -= len(seen)
 	n.seen = nil
@@ -291,7 +292,8 @@ func (s *Sink) prune(n *node) error {
 	if !wanted {
 		return nil
 	}
-	r := remover{Sink: s, top: n}
+	slices.Sort(kept)
+	r := remover{Sink: s, top: n, kept: kept}
 	if n.tooMany {
 		r.fail(n.Join("*"), fmt.Errorf("the source has more than %d names", maxSeen))
 		return r.err()
