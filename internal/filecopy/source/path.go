@@ -51,6 +51,9 @@ func (p *Path) Single() bool {
 	return err != nil || !info.IsDir()
 }
 
+// onlyDir at the end of a path keeps OpenRoot from waiting for the writer of a FIFO.
+const onlyDir = "/."
+
 // Open opens a path of the local host. With a slash at its end, it stands for the contents of a
 // directory, as in rsync.
 func Open(path string) (*Path, error) {
@@ -60,13 +63,13 @@ func Open(path string) (*Path, error) {
 	clean := filepath.Clean(path)
 	base := filepath.Base(clean)
 	if strings.HasSuffix(path, "/") || base == "." || base == ".." || base == "/" {
-		root, err := os.OpenRoot(clean)
+		root, err := os.OpenRoot(clean + onlyDir)
 		if err != nil {
 			return nil, readable(path, err)
 		}
 		return &Path{Dir: root, Text: clean}, nil
 	}
-	root, err := os.OpenRoot(filepath.Dir(clean))
+	root, err := os.OpenRoot(filepath.Dir(clean) + onlyDir)
 	if err != nil {
 		return nil, readable(path, err)
 	}
@@ -81,13 +84,13 @@ func OpenBelow(top *os.Root, path string) (*Path, error) {
 		clean = "."
 	}
 	if strings.HasSuffix(path, "/") || clean == "." {
-		root, err := top.OpenRoot(clean)
+		root, err := top.OpenRoot(clean + onlyDir)
 		if err != nil {
 			return nil, readable(path, err)
 		}
 		return &Path{Dir: root, Text: clean}, nil
 	}
-	root, err := top.OpenRoot(filepath.Dir(clean))
+	root, err := top.OpenRoot(filepath.Dir(clean) + onlyDir)
 	if err != nil {
 		return nil, readable(path, err)
 	}

@@ -111,7 +111,12 @@ func (f *flags) openDir(s *server) (err error) {
 		return err
 	}
 	f.confine.Symlinks = true
-	if s.Root, err = os.OpenRoot(f.dir); err != nil {
+	// The end of the path keeps OpenRoot from waiting for the writer of a FIFO.
+	s.Root, err = os.OpenRoot(f.dir + "/.")
+	if p := new(os.PathError); errors.As(err, &p) {
+		p.Path = f.dir
+	}
+	if err != nil {
 		return err
 	}
 	if f.allowPull { // it may be the only purpose
