@@ -21,8 +21,8 @@ import (
 )
 
 // TestSuitePrograms runs programs of Debian releases under gorxe run on this host, as root and as
-// an ordinary user, on both ends of a veth pair: over link-local IPv6 addresses, and such as run
-// until a signal ends them.
+// an ordinary user, on both ends of a veth pair: over link-local IPv6 addresses, programs that run
+// until a signal ends them, and those of libfabric and UCX, which MPI uses.
 func TestSuitePrograms(t *testing.T) {
 	for _, release := range suiteReleases() {
 		s := suiteOf(t, release)
@@ -87,20 +87,33 @@ func newSuiteRig(t *testing.T, s *image.Suite, uid int) *suiteRig {
 // run runs the programs.
 func (r *suiteRig) run(t *testing.T) {
 	host := r.pair.B.IPv4.Addr().String()
+	// Without the scripts of its packages, Debian 12 does not find a library of libfabric.
+	const fi = "env LD_PRELOAD=/usr/lib/libpsm1/libpsm_infinipath.so.1.16 fi_pingpong"
+	ucx := "env UCX_TLS=rc_v,ud_v UCX_NET_DEVICES=rxe0:1 ucx_perftest"
+	if r.suite.Version != "44" { // from Debian 13 on, it expects mpirun otherwise
+		ucx += " -P 0"
+	}
 	for _, p := range []struct{ server, client string }{
 		{"ibv_rc_pingpong -g 0 -n 50 -e", host},
 		{"ibv_ud_pingpong -g 0 -n 50 -e", host},
 		{"ib_write_bw -x 0 -F -n 50", host},
 		{"rping -s -V -C 5 -a ::", "rping -c -V -C 5 -a " + r.local},
-		{"ucmatose -f ip6", "-s " + r.local},
-		{"udaddy -f ip6", "-s " + r.local},
-		{"rstream -f ip6 -T v -S 1000 -I 10", "-s " + r.local},
+		{"ucmatose -b ::", "-s " + r.local},
+		{"udaddy -b ::", "-s " + r.local},
+		{"rstream -b :: -T v -S 1000 -I 10", "rstream -T v -S 1000 -I 10 -s " + r.local},
+		{fi + " -p verbs -e msg -c", host},
+		{fi + " -p verbs;ofi_rxm -e rdm -c", host},
+		{fi + " -p verbs;ofi_rxd -e rdm -c -S 4096", host},
+		{ucx, ucx + " -t tag_bw -n 200 -s 65536 " + host},
+		{ucx, ucx + " -t ucp_get -n 200 -s 65536 " + host},
+		{ucx, ucx + " -t ucp_fadd -n 50 -s 8 " + host},
+		{"qperf", "qperf " + host + " -t 1 -cm1 rc_bi_bw rc_rdma_read_lat quit"},
 	} {
 		program, _, _ := strings.Cut(p.server, " ")
 		if !strings.HasPrefix(p.client, program) {
 			p.client = p.server + " " + p.client
 		}
-		t.Run(program, func(t *testing.T) {
+		t.Run(p.server, func(t *testing.T) {
 			server := r.start(t, &r.pair.B, p.server)
 			r.client(t, server, p.client)
 			server.ends(t)

@@ -83,6 +83,9 @@ func TestFamilies(t *testing.T) {
 	}
 	b.destroy(four)
 	b.destroy(six)
+	loop := b.bindAt(7, psTCP, "127.0.0.1:7174")
+	b.fails(syscall.EADDRINUSE, cmdBindIP, enc(netip.AddrPortFrom(b.addr, service), both), 0)
+	b.destroy(loop)
 	b.do(cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), both), 0)
 	b.do(cmdListen, enc(both, uint32(8)), 0)
 	id = a.resolve(6, psTCP, b)
@@ -90,4 +93,13 @@ func TestFamilies(t *testing.T) {
 	if e := b.next(eventConnectRequest); e.uid != 2 {
 		t.Errorf("request to the listener %d, want 2", e.uid)
 	}
+	b.destroy(both)
+
+	// A program may also ask for both families.
+	four = b.create(8, psTCP)
+	b.option(four, optionAFOnly, 0)
+	b.do(cmdBindIP, enc(netip.MustParseAddrPort("0.0.0.0:7174"), four), 0)
+	six = b.create(9, psTCP)
+	b.option(six, optionAFOnly, 1)
+	b.fails(syscall.EADDRINUSE, cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), six), 0)
 }

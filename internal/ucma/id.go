@@ -39,15 +39,16 @@ type id struct {
 	reported int // events
 	groups   []*group
 
-	state         state
-	src, dst      netip.AddrPort
-	bound         bool // in Device.ports
-	path          *roce.Path
-	mtu           roce.MTU
-	psn           roce.PSN // of the first packet that the peer sends
-	tos           uint8
-	ackTimeout    uint8 // 0: default
-	reuse, afOnly bool
+	state      state
+	src, dst   netip.AddrPort
+	bound      bool // in Device.ports
+	path       *roce.Path
+	mtu        roce.MTU
+	psn        roce.PSN // of the first packet that the peer sends
+	tos        uint8
+	ackTimeout uint8 // 0: default
+	reuse      bool
+	afOnly     *bool // nil: default
 
 	listener  cm.ListenerID // of state listening
 	service   cm.ServiceID  // of the listener
@@ -169,15 +170,19 @@ func (i *id) bind(a netip.AddrPort) syscall.Errno {
 }
 
 // family returns the addresses of which an ID bound to a receives requests if a stands for several.
-// As with sockets, :: is also 0.0.0.0 unless the program wants IPv6 only.
+// By default :: is also 0.0.0.0, but not the other way around.
 func (i *id) family(a netip.Addr) cm.Family {
+	only := a.Is4()
+	if i.afOnly != nil {
+		only = *i.afOnly
+	}
 	switch {
+	case !only:
+		return cm.BothFamilies
 	case a.Is4():
 		return cm.IPv4
-	case i.afOnly:
-		return cm.IPv6
 	}
-	return cm.BothFamilies
+	return cm.IPv6
 }
 
 // free reports whether the ID can have an address.
@@ -188,8 +193,7 @@ func (i *id) free(a netip.AddrPort) bool {
 		if family != other && family != cm.BothFamilies && other != cm.BothFamilies {
 			continue
 		}
-		overlap := o.src.Addr() == a.Addr() || o.src.Addr().IsUnspecified() ||
-			a.Addr().IsUnspecified()
+		overlap := o.src.Addr() == a.Addr() || i.dev.anyOf(o.src.Addr()) || i.dev.anyOf(a.Addr())
 		if overlap && !(o.reuse && i.reuse && o.state != listening) {
 			return false
 		}
@@ -360,7 +364,8 @@ func (q *command) setOption(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	case optionReuse:
 		i.reuse = value[0] != 0
 	case optionAFOnly:
-		i.afOnly = value[0] != 0
+		i.afOnly = new(bool)
+		*i.afOnly = value[0] != 0
 	case optionAckTimeout:
 		if value[0] > maxAckTimeout {
 			return nil, syscall.EINVAL

@@ -33,13 +33,14 @@ func GetSuite(ctx context.Context, o Options) (*Suite, error) {
 	}
 	s.kernel = ""
 	s.packages = []string{"python3-pyverbs", "rdma-core", "ibverbs-providers", "ibverbs-utils",
-		"rdmacm-utils", "perftest", "iproute2", "dash", "coreutils"}
+		"rdmacm-utils", "perftest", "iproute2", "dash", "coreutils", "libfabric-bin", "ucx-utils",
+		"qperf"}
 	dir, unlock, err := cacheDir()
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	sum := sha256.Sum256(fmt.Appendf(nil, "suite %d.2 %q %q", recipeVersion, s.release, s.packages))
+	sum := sha256.Sum256(fmt.Appendf(nil, "suite %d.3 %q %q", recipeVersion, s.release, s.packages))
 	root := filepath.Join(dir, "suite-"+hex.EncodeToString(sum[:8]))
 	if _, err := os.Stat(root); errors.Is(err, fs.ErrNotExist) {
 		if o.Log != nil {
@@ -86,10 +87,15 @@ func buildSuite(ctx context.Context, dir, root string, s *spec) error {
 			version, _, _ = strings.Cut(v, ".")
 		}
 	}
-	for _, d := range []string{"proc", "dev", "sys", "tmp"} {
+	for _, d := range []string{"proc", "dev", "sys", "tmp", "etc"} {
 		if err := os.MkdirAll(filepath.Join(out, d), 0o755); err != nil {
 			return err
 		}
+	}
+	// libfabric resolves the name localhost.
+	if err := os.WriteFile(filepath.Join(out, "etc/hosts"), []byte("127.0.0.1 localhost\n"),
+		0o644); err != nil {
+		return err
 	}
 	// Newer releases have all programs and libraries below usr.
 	for _, d := range mergedDirs {
