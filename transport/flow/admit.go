@@ -36,6 +36,10 @@ func (e *AdmitError) Error() string {
 // Is reports whether target is ErrAdmit.
 func (e *AdmitError) Is(target error) bool { return target == ErrAdmit }
 
+// fullLoad is the load from which it explains by itself that a flow has no bound. Below it, a flow
+// of the same or a higher priority has a jitter without a bound.
+const fullLoad = 0.9
+
 // String says what is wrong and what helps.
 func (m *Misfit) String() string {
 	switch {
@@ -48,7 +52,7 @@ func (m *Misfit) String() string {
 			text += fmt.Sprintf(", and its deadline is %v", m.Deadline)
 		}
 		text += fmt.Sprintf(": flows of its and higher priorities need %.1f %% of the link", 100*m.Load)
-		if m.Load < 0.9 { // not nearly overloaded: a jitter has no bound
+		if m.Load < fullLoad {
 			text += ", but a flow that activates one of them has no bound"
 		}
 		return text
