@@ -103,6 +103,33 @@ func TestUpServiceOfUser(t *testing.T) {
 	up.wait().ok()
 }
 
+// In a user namespace with no user but root, up keeps its user, and programs can join.
+func TestUpServiceInUserNamespace(t *testing.T) {
+	addr, path := udp.RandomLoopback().String(), filepath.Join(t.TempDir(), "s")
+	in := func(c *exec.Cmd) {
+		c.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{HostID: os.Geteuid(), Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{HostID: os.Getegid(), Size: 1}}}
+	}
+	probe := exec.Command("true")
+	if in(probe); probe.Run() != nil {
+		t.Skip("there are no user namespaces")
+	}
+	up := startWith(t, nil, in, "up", addr, "--socket", path)
+	eventually(t, "the service listens", func() bool {
+		select {
+		case <-up.ended:
+			t.Fatalf("up has ended: %s", up.err.String())
+		default:
+		}
+		d, err := roce.OpenService(path)
+		return err == nil && d.Close() == nil
+	})
+	run(t, nil, "ping", addr, "-c", "1", "-d", path).ok()
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	up.wait().ok()
+}
+
 // A user who may not use the service of an interface is told so, and how to change that.
 func TestServiceOfOtherUser(t *testing.T) {
 	pair := needRoot(t, veth.Options{})

@@ -16,9 +16,12 @@ type Config struct {
 	User *User // the user to switch to; nil keeps the current one
 	// UserOptional keeps the current user if switching is not permitted, instead of failing.
 	UserOptional bool
-	Keep         []Cap    // capabilities to keep, of those that the process has
-	Dirs         []string // existing directories beneath which files may be read and changed
-	Symlinks     bool     // symbolic links may be created there
+	// Own, if it is not nil, makes a user the owner of what the process has opened. Apply calls it
+	// before the process becomes User, and again with the current user if it then cannot.
+	Own      func(uid int) error
+	Keep     []Cap    // capabilities to keep, of those that the process has
+	Dirs     []string // existing directories beneath which files may be read and changed
+	Symlinks bool     // symbolic links may be created there
 }
 
 // Report says what a process has kept.

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -42,15 +43,23 @@ type answer struct {
 	Report Report
 	Text   string            // Report.String()
 	Got    map[string]string // result of each attempt, "" is success
+	Owners []int             // arguments of Config.Own
 }
 
 // child confines itself, tries what should and should not work, prints the answer, and waits until
 // the standard input is closed.
 func child(mode string) int {
 	dir := os.Getenv(childDir)
-	var c Config
+	var a answer
+	c := Config{Own: func(uid int) error {
+		a.Owners = append(a.Owners, uid)
+		if mode == "unowned" { // as without CAP_CHOWN
+			return unix.EPERM
+		}
+		return nil
+	}}
 	switch mode {
-	case "plain":
+	case "plain", "unowned":
 		c.User, c.UserOptional = DefaultUser(), true
 	case "files":
 		c.Dirs, c.Keep = []string{dir}, []Cap{DACOverride}
@@ -100,7 +109,6 @@ func child(mode string) int {
 		go func() { _ = unix.Nanosleep(&unix.Timespec{Sec: 3600}, nil) }()
 	}
 	time.Sleep(20 * time.Millisecond)
-	var a answer
 	r, err := Apply(c)
 	if err != nil {
 		a.Error = err.Error()
@@ -399,10 +407,33 @@ func TestApplyUserNotPermitted(t *testing.T) {
 	if !strings.Contains(strings.Join(a.Report.Missing, " "), "still user 0") {
 		t.Errorf("Missing = %q, want the user", a.Report.Missing)
 	}
+	if want := []int{DefaultUser().UID, 0}; !slices.Equal(a.Owners, want) {
+		t.Errorf("Apply() called Own with %v, want %v", a.Owners, want)
+	}
 	checkThreads(t, pid, map[string]string{"CapEff": mask(), "CapPrm": mask(), "NoNewPrivs": "1"})
 	if a, _ = start(t, "stuck", t.TempDir()); !strings.Contains(a.Error, "switch the user") {
 		t.Errorf("Apply() = %q, want an error about the user", a.Error)
 	}
+}
+
+// What the process has opened gets the user as its owner. If that is not possible, the process
+// keeps its user, because it could not use this anymore as another one.
+func TestApplyOwner(t *testing.T) {
+	needRoot(t)
+	user := DefaultUser().UID
+	a, _ := start(t, "plain", "")
+	if a.Report.UID != user || !slices.Equal(a.Owners, []int{user}) {
+		t.Errorf("Apply() switched to user %d and called Own with %v, want %d twice", a.Report.UID,
+			a.Owners, user)
+	}
+	a, pid := start(t, "unowned", "")
+	expect(t, a, map[string]string{"execute": "EPERM"})
+	if a.Report.UID != 0 || !slices.Equal(a.Owners, []int{user}) ||
+		!strings.Contains(strings.Join(a.Report.Missing, " "), "still user 0") {
+		t.Errorf("Apply() = %+v and called Own with %v, want user 0 and one call with %d", a.Report,
+			a.Owners, user)
+	}
+	checkThreads(t, pid, map[string]string{"CapEff": mask(), "CapPrm": mask(), "Groups": ""})
 }
 
 // Apply continues without seccomp and Landlock, and says so.

@@ -115,12 +115,32 @@ func switchUser(c *Config, r *Report) error {
 	if u.UID == os.Getuid() && u.UID == os.Geteuid() && u.GID == os.Getegid() {
 		return dropGroups(r)
 	}
-	err := u.become(c.Keep)
-	if err != nil && c.UserOptional && os.Geteuid() != u.UID {
-		r.missing("still user %d: switching to user %d failed: %v", os.Geteuid(), u.UID, err)
-		return nil
+	own := func(int) error { return nil }
+	if c.Own != nil {
+		own = c.Own
 	}
-	return err
+	stay := func(err error) bool {
+		if !c.UserOptional || os.Geteuid() == u.UID {
+			return false
+		}
+		r.missing("still user %d: switching to user %d failed: %v", os.Geteuid(), u.UID, err)
+		return true
+	}
+	if err := own(u.UID); err != nil {
+		// No CAP_CHOWN, or a user namespace without this user. As another user than the owner, the
+		// process could not use what it has opened.
+		if stay(err) {
+			return dropGroups(r)
+		}
+		return err
+	}
+	if err := u.become(c.Keep); err != nil {
+		if stay(err) {
+			return own(os.Geteuid())
+		}
+		return err
+	}
+	return nil
 }
 
 // dropGroups clears the supplementary groups of a process that keeps its user. Without CAP_SETGID

@@ -14,6 +14,8 @@ import (
 type Confinement struct {
 	// Symlinks means that the server creates symbolic links beneath its directories.
 	Symlinks bool
+	// Own, if it is not nil, is called as that of confine.Config is.
+	Own func(uid int) error
 
 	user userFlag
 	off  bool
@@ -69,7 +71,7 @@ func (c *Confinement) Apply(dirs ...string) (string, error) {
 	if c.off {
 		return "not confined: all privileges kept (--no-confine)", nil
 	}
-	conf := confine.Config{Dirs: dirs, Symlinks: c.Symlinks}
+	conf := confine.Config{Dirs: dirs, Symlinks: c.Symlinks, Own: c.Own}
 	switch {
 	case c.user.User != nil:
 		conf.User = c.user.User
@@ -90,17 +92,6 @@ func (c *Confinement) Apply(dirs ...string) (string, error) {
 		return "", fmt.Errorf("%w (%s)", err, hint)
 	}
 	return "confined: " + r.String(), nil
-}
-
-// UID returns the user as which a server without directories runs after Apply.
-func (c *Confinement) UID() int {
-	if u := c.user.User; !c.off && u != nil {
-		return u.UID
-	}
-	if u := confine.DefaultUser(); !c.off && u != nil {
-		return u.UID
-	}
-	return os.Geteuid()
 }
 
 // ApplyAndLog is Apply. It writes the line to w.

@@ -151,8 +151,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	defer f.metrics.close()
 	manager := connectManager()
 	defer manager.close()
-	if err := f.node.setUser(f.confine.UID()); err != nil {
-		return err
+	if f.node.server != nil {
+		f.confine.Own = f.node.server.SetOwner
 	}
 	kept, err := f.confine.Apply()
 	if err != nil {

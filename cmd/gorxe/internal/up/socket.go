@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -123,14 +122,6 @@ func (n *node) start(f *device.Flags, gid int, opts []roce.Option) (*roce.Device
 	}
 	n.server = s
 	return dev, nil
-}
-
-// setUser prepares the service for a process that becomes another user.
-func (n *node) setUser(uid int) error {
-	if n.server == nil || os.Geteuid() != 0 { // only root becomes another user
-		return nil
-	}
-	return n.server.SetOwner(uid)
 }
 
 // close ends the service. Its programs get errors.
