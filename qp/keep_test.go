@@ -55,6 +55,33 @@ func TestKeepReadResponses(t *testing.T) {
 	k.equal("data of the second READ", string(k.mem[8*talkMTU:][:talkMTU]), string(seq(talkMTU)))
 }
 
+// The answers of a retransmitted READ request may all arrive twice. They count as at most as many
+// unnecessary retransmissions as there were packets.
+func TestSelectiveCountsDuplicateResponses(t *testing.T) {
+	k := newSelectiveTalk(t)
+	data := seq(8 * talkMTU)
+	k.post(k.wr(1, OpRead, 8*talkMTU))
+	k.listen()
+	say := func(list ...int) {
+		for _, i := range list {
+			k.say(readResp(i, i, 8, data[i*talkMTU:][:talkMTU]))
+		}
+	}
+	say(0, 5, 6)
+	k.now += 50_000
+	for k.Counters().Retransmits == 0 && k.now < 10_000_000 {
+		say(6)
+		k.now += 10_000
+		k.listen()
+	}
+	say(1, 2, 3, 4, 1, 2, 3, 4, 7, 1, 2, 3, 4)
+	k.completes("1 success RDMA_READ 2048B")
+	c, s := k.Counters(), k.q.PathStats()
+	k.equal("retransmissions", c.Retransmits, uint64(1))
+	k.equal("spurious retransmissions", c.SpuriousRetransmits, uint64(1))
+	k.equal("spurious retransmissions of the QP", s.Spurious, uint64(1))
+}
+
 // READs after a READ of one packet see memory that is at least as new. So their responses are
 // dropped while its response is missing, and requested again after it.
 func TestReadsInOrder(t *testing.T) {

@@ -116,7 +116,10 @@ func (q *QP) spurious(now Time, n uint16) {
 	q.impatient(now, late)
 }
 
+// countSpurious counts at most as many packets as were retransmitted: a retransmitted READ request
+// causes many responses, all of which may arrive twice.
 func (q *QP) countSpurious(c *congestion, n uint64) {
+	n = min(n, c.retransmits-c.spurious)
 	q.eng.c.SpuriousRetransmits += n
 	c.spurious += n
 }
