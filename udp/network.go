@@ -239,6 +239,10 @@ func (p *Port) refresh() (changed, whole bool) {
 func (p *Port) setAddrs(want []netip.Prefix, info *driver.Info) (set []netip.Prefix) {
 	p.change(func(old []*socket) (socks []*socket) {
 		for _, a := range want {
+			if find(socks, a.Addr()) != nil { // an address with several prefixes
+				set = append(set, a)
+				continue
+			}
 			s := find(old, a.Addr())
 			if s == nil {
 				var err error

@@ -77,6 +77,9 @@ func open(name string, o Options) (_ *Port, err error) {
 		return nil, err
 	}
 	for _, a := range addrs {
+		if find(p.socks, a.Addr()) != nil { // an address with several prefixes
+			continue
+		}
 		s, err := openSocket(a.Addr(), n.index, n.shared)
 		if err != nil {
 			return nil, err

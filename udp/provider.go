@@ -81,6 +81,9 @@ func openProvided(from Provider) (_ *Port, err error) {
 		}
 	}()
 	for _, a := range now.Addrs {
+		if find(p.socks, a.Addr()) != nil { // an address with several prefixes
+			continue
+		}
 		s, err := n.open(a.Addr())
 		if err != nil {
 			return nil, err

@@ -66,6 +66,45 @@ func TestUpService(t *testing.T) {
 	}
 }
 
+// An address with several prefixes has one GID index, in the list of devices as in a device, and
+// programs can join a service that has such an address.
+func TestAddressWithSeveralPrefixes(t *testing.T) {
+	pair := needRoot(t, veth.Options{NoIPv6: true})
+	host := pair.A.IPv4.Addr()
+	if err := pair.A.Do(func() error {
+		l, err := netlink.LinkByName(pair.A.Iface)
+		if err != nil {
+			return err
+		}
+		for _, text := range []string{host.String() + "/16", "10.99.0.1/24"} {
+			a, err := netlink.ParseAddr(text)
+			if err == nil {
+				err = netlink.AddrAdd(l, a)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	text := run(t, &pair.A, "devices").ok().stdout
+	if !strings.Contains(text, "1: 10.99.0.1/24") && !strings.Contains(text, "0: 10.99.0.1/24") {
+		t.Errorf("devices prints %s, want index 0 or 1 for 10.99.0.1", text)
+	}
+	peer := server(t, &pair.B, port, "up", pair.B.Iface)
+	for _, datapath := range []string{"xdp", "udp"} {
+		path := filepath.Join(t.TempDir(), "s")
+		up := server(t, &pair.A, port, "up", pair.A.Iface, "--socket", path, "--datapath", datapath)
+		run(t, &pair.A, "ping", pair.B.IPv4.Addr().String(), "-c", "1", "-d", path).ok()
+		up.cmd.Process.Signal(syscall.SIGTERM)
+		up.wait().ok()
+	}
+	peer.cmd.Process.Signal(syscall.SIGTERM)
+	peer.wait().ok()
+}
+
 // Programs of an ordinary user join the service of this user at one address, by themselves.
 func TestUpServiceOfUser(t *testing.T) {
 	if os.Geteuid() != 0 {

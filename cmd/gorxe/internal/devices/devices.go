@@ -5,6 +5,8 @@ package devices
 import (
 	"fmt"
 	"io"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -108,6 +110,19 @@ type GID struct {
 	Address string  `json:"address"` // with prefix length
 }
 
+// gids returns the GID table that a device has after it was opened. An address with several prefixes
+// has one GID.
+func gids(addrs []netip.Prefix) []GID {
+	list := []GID{}
+	for _, a := range addrs {
+		gid := bth.GIDFromAddr(a.Addr())
+		if !slices.ContainsFunc(list, func(g GID) bool { return g.GID == gid }) {
+			list = append(list, GID{len(list), gid, a.String()})
+		}
+	}
+	return list
+}
+
 func entries(list []xdp.Interface, offers []offers) []Entry {
 	out := make([]Entry, len(list))
 	for i := range list {
@@ -117,14 +132,11 @@ func entries(list []xdp.Interface, offers []offers) []Entry {
 			PathMTU: d.PathMTU,
 			Queues:  d.Queues, Modes: modes(d), ZeroCopy: d.XDP.ZeroCopy, Multi: d.XDP.MultiBuffer,
 			Runs: d.Runs, Program: d.Program,
-			StripsVLAN: d.StripsVLAN, GIDs: []GID{}, Datapaths: o.datapaths(),
+			StripsVLAN: d.StripsVLAN, GIDs: gids(d.Addrs), Datapaths: o.datapaths(),
 		}
 		e.Usable = len(e.Datapaths) > 0
 		if len(e.Modes) > 0 {
 			e.Auto = d.Auto.String()
-		}
-		for k, a := range d.Addrs {
-			e.GIDs = append(e.GIDs, GID{k, bth.GIDFromAddr(a.Addr()), a.String()})
 		}
 		if o.xdp != nil {
 			e.WhyNotXDP = o.xdp.Error()
@@ -222,8 +234,8 @@ func offer(d *xdp.Interface) string {
 
 func addresses(d *xdp.Interface) string {
 	var a []string
-	for i, p := range d.Addrs {
-		a = append(a, fmt.Sprintf("%d: %v", i, p))
+	for _, g := range gids(d.Addrs) {
+		a = append(a, fmt.Sprintf("%d: %s", g.Index, g.Address))
 	}
 	return listOrDash(a)
 }
