@@ -60,7 +60,8 @@ var statusHints = map[Status]string{
 		"check address, length and R_Key, and that its region grants the right",
 	RemOpErr: "the peer failed to execute the request: see its log",
 	RetryExcErr: "the peer's RDMA side does not answer: " +
-		"check that it still runs and that nothing drops UDP port 4791",
+		"check that it still runs, that nothing drops UDP port 4791, " +
+		"and that the network carries packets of the path MTU",
 	RNRRetryExcErr: "the peer posted no receives: " +
 		"let it post more, or raise ConnectOptions.RNRRetries",
 }

@@ -3,6 +3,7 @@ package xdp
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"runtime"
 	"strings"
 	"testing"
@@ -89,5 +90,15 @@ func TestOpenCapabilities(t *testing.T) {
 			!strings.Contains(fmt.Sprint(err), name) {
 			t.Errorf("without %s: Open() = %v, want ErrPermission", name, err)
 		}
+	}
+}
+
+// The library that loads BPF objects reads /proc. Without it, AF_XDP is not supported, so that
+// devices use UDP sockets, and the error says why.
+func TestNoProc(t *testing.T) {
+	err := bpfError("create a map", fmt.Errorf("get token: %w",
+		&fs.PathError{Op: "open", Path: "/proc/self/mountinfo", Err: unix.ENOENT}))
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(fmt.Sprint(err), "mount it") {
+		t.Errorf("bpfError() = %v, want ErrUnsupported and advice about /proc", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -282,6 +283,9 @@ func bpfError(what string, err error) error {
 	case errors.Is(err, unix.EACCES): // err contains the verifier's message
 		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w",
 			ErrPermission, what, err)
+	case errors.As(err, new(*fs.PathError)): // the library reads /proc/self/mountinfo
+		return fmt.Errorf("%w: cannot %s without the files of /proc: mount it: %w", ErrUnsupported,
+			what, err)
 	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL),
 		errors.Is(err, unix.ENOSYS):
 		return fmt.Errorf("%w: cannot %s on this kernel: %w", ErrUnsupported, what, err)

@@ -130,8 +130,9 @@ func TestStatusError(t *testing.T) {
 		t.Errorf("StatusError(success) = %v", err)
 	}
 	err := StatusError(&roce.WC{Status: roce.RetryExcErr})
-	if err == nil || !strings.Contains(err.Error(), "4791") {
-		t.Errorf("StatusError(RetryExcErr) = %v, want advice about UDP port 4791", err)
+	if err == nil || !strings.Contains(err.Error(), "4791") ||
+		!strings.Contains(err.Error(), "path MTU") {
+		t.Errorf("StatusError(RetryExcErr) = %v, want advice about UDP port 4791 and the MTU", err)
 	}
 	if err := StatusError(&roce.WC{Status: roce.LocLenErr}); err == nil {
 		t.Error("StatusError(LocLenErr) = nil")

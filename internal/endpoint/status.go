@@ -9,7 +9,8 @@ import (
 // advice explains the statuses whose cause is likely on the peer or on the network.
 var advice = map[roce.Status]string{
 	roce.RetryExcErr: "the peer's RDMA side does not answer: " +
-		"check that it still runs and that nothing drops UDP port 4791",
+		"check that it still runs, that nothing drops UDP port 4791, " +
+		"and that the network carries packets of the path MTU",
 	roce.RNRRetryExcErr: "the peer posted no receives",
 	roce.RemAccessErr:   "the peer refused access to its memory",
 	roce.WRFlushErr:     "the connection has ended",

@@ -226,10 +226,25 @@ func (p *pinger) finish() error {
 	if p.wakes.Count() > 0 {
 		p.print("waking the server: p50/max = %.1f/%.1f us\n", s.WakeP50, s.WakeMax)
 	}
-	if s.Received < s.Sent {
-		return fmt.Errorf("%d of %s not answered", s.Sent-s.Received, cli.Count(s.Sent, "ping"))
+	return s.lost()
+}
+
+// smallest is the smallest path MTU. Pings of up to this size pass through every network.
+const smallest = 256
+
+// lost returns an error if pings were not answered.
+func (s *Summary) lost() error {
+	if s.Received == s.Sent {
+		return nil
 	}
-	return nil
+	advice := ""
+	if s.Received == 0 {
+		advice = ": check that nothing drops UDP port 4791"
+	}
+	if s.Received == 0 && s.Bytes > smallest {
+		advice += ", and that the network carries packets of the path MTU: try a small -s"
+	}
+	return fmt.Errorf("%d of %s not answered%s", s.Sent-s.Received, cli.Count(s.Sent, "ping"), advice)
 }
 
 // sleep waits for d. It returns false if ctx ends first.
