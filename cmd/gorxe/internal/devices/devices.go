@@ -110,8 +110,8 @@ type GID struct {
 	Address string  `json:"address"` // with prefix length
 }
 
-// gids returns the GID table that a device has after it was opened. An address with several prefixes
-// has one GID.
+// gids returns the GID table that a device has after it was opened. An address with several
+// prefixes has one GID.
 func gids(addrs []netip.Prefix) []GID {
 	list := []GID{}
 	for _, a := range addrs {
