@@ -45,6 +45,7 @@ func NewClient(
 }
 
 func (c gorxeClient) open(ctx context.Context) error {
+	c.Side.Session.Expect(ctx, c.conn.Remote().AddrPort().Addr())
 	qps, err := c.conn.Request(ctx, Service, c.Params, c.Side.Session.Local())
 	if err != nil {
 		return err

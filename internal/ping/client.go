@@ -97,6 +97,7 @@ func (c *Client) open(ctx context.Context) error {
 	if err := c.p.postRecvs(c.s); err != nil {
 		return err
 	}
+	c.s.Expect(ctx, c.conn.Remote().AddrPort().Addr())
 	qps, err := c.conn.Request(ctx, Service, c.p, c.s.Local())
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/exchange"
@@ -117,13 +118,42 @@ func (s *Session) LocalQP(i int) exchange.QP {
 	r := s.MR.Remote()
 	r.Addr += uint64(s.In(i))
 	r.Len = uint64(s.cfg.Bytes)
-	return exchange.QP{Endpoint: s.QPs[i].Local(), Buffer: r}
+	e := s.QPs[i].Local()
+	if s.cfg.MTU != 0 {
+		e.MTU = min(e.MTU, s.cfg.MTU)
+	}
+	return exchange.QP{Endpoint: e, Buffer: r}
 }
 
-// Connect connects the queue pairs to those of the peer, in order.
+// Expect says that the peer probably has an address, before its GID is known. The route to it may
+// have a smaller MTU than the interface. The peer must know that, so call Expect before Local.
+func (s *Session) Expect(ctx context.Context, peer netip.Addr) {
+	_ = s.limitMTU(ctx, bth.GIDFromAddr(peer.Unmap())) // Connect returns errors of the real path
+}
+
+// limitMTU lowers the path MTU to that of the route to a peer.
+func (s *Session) limitMTU(ctx context.Context, peer roce.GID) error {
+	gid := -1
+	if s.gid != nil {
+		gid = *s.gid
+	}
+	_, mtu, err := s.Dev.ResolvePath(ctx, gid, peer, roce.PathOptions{})
+	if err == nil && (s.cfg.MTU == 0 || mtu < s.cfg.MTU) {
+		s.cfg.MTU = mtu
+	}
+	return err
+}
+
+// Connect connects the queue pairs to those of the peer, in order. From then on, Local returns the
+// path MTU of the connection.
 func (s *Session) Connect(ctx context.Context, peer []exchange.QP) error {
 	if len(peer) != len(s.QPs) {
 		return fmt.Errorf("%w: %d instead of %d", ErrPeer, len(peer), len(s.QPs))
+	}
+	if len(peer) > 0 {
+		if err := s.limitMTU(ctx, peer[0].Endpoint.GID); err != nil {
+			return err
+		}
 	}
 	for i, qp := range s.QPs {
 		if peer[i].Buffer.Len < uint64(s.cfg.Bytes) {
@@ -152,12 +182,9 @@ func (s *Session) GID() (roce.GIDEntry, error) {
 
 // PathMTU returns the path MTU that both sides have agreed on.
 func (s *Session) PathMTU() roce.MTU {
-	mtu := s.QPs[0].Local().MTU
+	mtu := s.LocalQP(0).Endpoint.MTU
 	if len(s.Peer) > 0 {
 		mtu = min(mtu, s.Peer[0].Endpoint.MTU)
-	}
-	if s.cfg.MTU != 0 {
-		mtu = min(mtu, s.cfg.MTU)
 	}
 	return mtu
 }
