@@ -16,6 +16,7 @@ import (
 
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/papers/kit"
 	"github.com/gorxe/gorxe/udp"
 	"github.com/gorxe/gorxe/xdp"
@@ -92,6 +93,7 @@ func startProcess(name string, end *veth.End, o *SideOptions) (*side, error) {
 	if err != nil {
 		return nil, err
 	}
+	osnet.BeforeStart()
 	// A child starts in the namespace of the thread that starts it.
 	if err := end.Do(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start side %s: %w", name, err)

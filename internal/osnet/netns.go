@@ -1,7 +1,7 @@
 // Package osnet provides what packages xdp, udp and veth need from the kernel: running code in
 // another network namespace, creating anonymous namespaces, reading the addresses of interfaces, a
-// few ethtool calls, the status of processes, and sleeping until a descriptor is readable or
-// another goroutine wakes the sleeper.
+// few ethtool calls, the status of processes, blocking signals, and sleeping until a descriptor is
+// readable or another goroutine wakes the sleeper.
 //
 // Reading order:
 //
@@ -10,6 +10,7 @@
 //   - sleeper.go: sleeping
 //   - ethtool_unsafe.go: ethtool calls
 //   - process.go: the status of a process
+//   - signals.go: starting processes without signals
 package osnet
 
 import (

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // test is what a pair of programs measures.
@@ -132,6 +134,7 @@ const endTimeout = 5 * time.Second
 // command returns a process that ends with ctx. It is in its own process group, so that signals of
 // the terminal reach only this process, which ends it.
 func (b *bench) command(ctx context.Context, args []string) *process {
+	osnet.BeforeStart()
 	p := &process{Cmd: exec.CommandContext(ctx, b.self, args...)}
 	p.Stdout, p.Cmd.Stderr = &p.stdout, &p.stderr
 	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -16,6 +16,7 @@ import (
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/inside"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/internal/status"
 	"github.com/gorxe/gorxe/roce"
@@ -61,6 +62,7 @@ func detach(args []string, report *os.File) error {
 	_ = unix.CloseRange(readyFD+1, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	c := &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{os.Args[0], ServiceName}, args...),
 		ExtraFiles: []*os.File{report}}
+	osnet.BeforeStart()
 	if err := c.Start(); err != nil {
 		return fmt.Errorf("start a node service: %w", err)
 	}

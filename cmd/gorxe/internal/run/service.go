@@ -17,6 +17,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/service"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -163,6 +164,7 @@ func startService(ctx context.Context, diag io.Writer, name, path string) error 
 	cmd.ExtraFiles = []*os.File{w}
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // signals of the terminal do not end it
+	osnet.BeforeStart()
 	err = cmd.Start()
 	_ = w.Close()
 	if err != nil {
