@@ -7,17 +7,23 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // child is the process of the program.
 type child struct {
 	pid     int
-	reaped  bool // the process has ended, and its ID may be that of another one
-	limit   int  // on its open files
+	reaped  bool          // the process has ended, and its ID may be that of another one
+	limit   int           // on its open files
+	mask    unix.Sigset_t // signals that the program blocks when it starts
 	signals chan os.Signal
 	release chan struct{} // ends the thread that started the process
 }
@@ -46,14 +52,20 @@ func startChild(ctx context.Context, path string, args, env []string, extra *os.
 			Sys:   &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Ptrace: true},
 		}
 		var err error
-		if c.pid, err = syscall.ForkExec(path, args, attr); err == nil {
-			c.limit = stoppedLimit(c.pid)
-		} else {
+		// A traced process stops at each signal that it does not block. Before execve that would be
+		// for good, because until then this thread, its tracer, waits in clone(2). It could even be
+		// ended, and stoppedLimit would collect its status. The shim restores the mask.
+		e := osnet.WithoutSignals(func(before unix.Sigset_t) {
+			c.mask = before
+			if c.pid, err = syscall.ForkExec(path, args, attr); err == nil {
+				c.limit = stoppedLimit(c.pid)
+				return
+			}
 			attr.Sys.Ptrace = false // a container can forbid it
 			c.pid, err = syscall.ForkExec(path, args, attr)
 			c.limit = maxSelect
-		}
-		started <- err
+		})
+		started <- errors.Join(err, e)
 		<-c.release
 	}()
 	if err := <-started; err != nil {
@@ -95,6 +107,54 @@ func (c *child) subscribe() {
 		}
 	}
 	signal.Notify(c.signals, unix.SIGCHLD)
+	settle()
+}
+
+// settle waits until the signals that this process has received are in the channels of Notify.
+func settle() {
+	ch := make(chan os.Signal, 1)
+	signal.Notify(ch, unix.SIGCHLD)
+	signal.Stop(ch) // waits for all
+}
+
+// terminating are the signals that end a program that has just started.
+var terminating = []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM}
+
+// pending returns the signals for this process that no thread has received yet.
+func pending() uint64 {
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(b), "\nShdPnd:")
+	line, _, _ := strings.Cut(rest, "\n")
+	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	if err != nil {
+		return 0
+	}
+	return set
+}
+
+// ended returns a signal that was to end the program, or 0. It leaves other signals in the channel.
+func (c *child) ended() syscall.Signal {
+	set := pending() // a busy host can take milliseconds to wake the thread that gets a signal
+	for _, sig := range terminating {
+		if set&(1<<(sig-1)) != 0 && !signal.Ignored(sig) {
+			return sig
+		}
+	}
+	settle()
+	for range len(c.signals) {
+		sig := <-c.signals
+		if s := sig.(syscall.Signal); slices.Contains(terminating, s) {
+			return s
+		}
+		select {
+		case c.signals <- sig:
+		default: // many have come meanwhile
+		}
+	}
+	return 0
 }
 
 // close ends the child if it still runs.

@@ -25,6 +25,10 @@ const (
 	stepExec
 )
 
+// messageSize is the size of the supervisor's message: the limit on open files, and the signals
+// that the program blocks.
+const messageSize = 4 + 8
+
 // Shim is called first by the main function. It returns at once, unless the process is a shim: then
 // it installs the filter, passes the listener to the supervisor, executes the program, and does not
 // return.
@@ -38,11 +42,15 @@ func Shim() {
 		os.Exit(statusFailure)
 	}
 	unix.CloseOnExec(socket)
-	var limit [4]byte
-	if n, err := unix.Read(socket, limit[:]); n != len(limit) || err != nil {
+	var b [messageSize]byte
+	if n, err := unix.Read(socket, b[:]); n != len(b) || err != nil {
 		os.Exit(statusFailure)
 	}
-	p := policy(int(binary.NativeEndian.Uint32(limit[:])))
+	mask := unix.Sigset_t{Val: [16]uint64{binary.NativeEndian.Uint64(b[4:])}}
+	if err := unix.PthreadSigmask(unix.SIG_SETMASK, &mask, nil); err != nil {
+		os.Exit(statusFailure)
+	}
+	p := policy(int(binary.NativeEndian.Uint32(b[:])))
 	fd, err := p.Install()
 	if err != nil {
 		shimFailed(socket, stepFilter, err)
@@ -80,8 +88,10 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 	if err != nil {
 		return nil, err
 	}
-	if ctx.Err() != nil {
-		// A signal of the terminal came before the process existed, and would be lost.
+	// A signal of the terminal that came before the process existed would be lost.
+	if sig := c.ended(); sig != 0 {
+		return nil, c.abandon(signaled(128 + int(sig)))
+	} else if ctx.Err() != nil {
 		return nil, c.abandon(context.Cause(ctx))
 	}
 	if c.limit < minLimit {
@@ -90,8 +100,9 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 			maxSelect)
 	}
 	s.policy = policy(c.limit)
-	limit := binary.NativeEndian.AppendUint32(nil, uint32(c.limit))
-	if _, err := unix.Write(pair[0], limit); err != nil {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(c.limit))
+	b = binary.NativeEndian.AppendUint64(b, c.mask.Val[0])
+	if _, err := unix.Write(pair[0], b); err != nil {
 		return nil, c.abandon(os.NewSyscallError("write", err))
 	}
 	listener, err := receiveListener(pair[0])

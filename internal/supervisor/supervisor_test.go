@@ -448,3 +448,43 @@ func TestErrors(t *testing.T) {
 		}
 	}
 }
+
+// While a traced process starts, each signal that it does not block would stop it for good.
+func TestSignalsDuringStart(t *testing.T) {
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				_ = unix.Kill(0, unix.SIGWINCH) // to the process group, as the kernel does
+			}
+		}
+	}()
+	for range 100 {
+		extra, err := os.Open(os.DevNull)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer extra.Close()
+		started := make(chan *child)
+		go func() {
+			c, err := startChild(t.Context(), "/bin/sleep", []string{"sleep", "60"}, nil, extra)
+			if err != nil {
+				t.Error(err)
+			}
+			started <- c
+		}()
+		select {
+		case c := <-started:
+			if c == nil {
+				return
+			}
+			_ = c.abandon(nil)
+		case <-time.After(10 * time.Second):
+			t.Fatal("the process does not start")
+		}
+	}
+}
