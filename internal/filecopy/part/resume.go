@@ -2,6 +2,8 @@ package part
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"time"
 
@@ -33,15 +35,31 @@ func Resume(dir *os.Root, name string, id Identity, limit int) (*Part, []extent.
 	if err == nil {
 		return p, have, nil
 	}
-	if errors.Is(err, ErrBusy) || errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		return nil, nil, err // what the earlier run has left stays for a run with enough space
+	if !useless(err) {
+		return nil, nil, err // what the earlier run has left stays for a later one
 	}
 	if p, err = Create(dir, name); err != nil {
 		return nil, nil, err
 	}
 	// Without a journal the file is stored all the same.
-	p.journal, _ = p.newJournal(id, nil)
+	if p.journal, err = p.newJournal(id, nil); err != nil {
+		// A crash in Commit may have left one. It would count if its inode is used again.
+		if err := safefile.Remove(dir, temporary(name, journalSuffix)); err != nil {
+			p.Discard()
+			return nil, nil, err
+		}
+	}
 	return p, nil, nil
+}
+
+// useless reports whether an error of reopen means that there is nothing to resume, now and later.
+// Others may pass: too little space, too many open files, another session.
+func useless(err error) bool {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return false
+	}
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) ||
+		errors.Is(err, safefile.ErrUnsafe) || errors.Is(err, errJournal) || errors.Is(err, unix.EIO)
 }
 
 // reopen opens the temporary file and the journal of an earlier run.
@@ -57,7 +75,10 @@ func (p *Part) reopen(id Identity, limit int) (have []extent.Extent, err error) 
 	all, err := p.readJournal(id)
 	if err == nil {
 		have = all.List()[:min(len(all.List()), limit)]
-		err = p.Sync() // reports errors of writes by the earlier run, too
+		// Sync reports errors of writes by the earlier run, too, and only once.
+		if e := p.Sync(); e != nil {
+			err = fmt.Errorf("%w: its data was lost: %v", errJournal, e)
+		}
 	}
 	if err == nil {
 		// The old journal may contain ranges that were lost. The new one does not.
