@@ -28,7 +28,8 @@ func OpenDir(root *os.Root, name string) (*os.Root, fs.FileInfo, error) {
 	if !before.IsDir() {
 		return nil, nil, refuse(root, name, "it is no directory")
 	}
-	dir, err := root.OpenRoot(name)
+	// The end of the path keeps OpenRoot from waiting for the writer of a FIFO.
+	dir, err := root.OpenRoot(name + "/.")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -140,3 +140,43 @@ func TestOpenDir(t *testing.T) {
 		_ = d.Close()
 	})
 }
+
+// OpenDir does not wait for a writer if a FIFO takes the place of the directory after it was looked
+// at.
+func TestOpenDirReplaced(t *testing.T) {
+	path := t.TempDir()
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	name, fifo := filepath.Join(path, "name"), filepath.Join(path, "fifo")
+	if err := errors.Join(os.Mkdir(name, 0o700), unix.Mkfifo(fifo, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	ended, stop := make(chan struct{}), make(chan struct{})
+	defer close(stop)
+	go func() {
+		defer close(ended)
+		for range 3000 {
+			if d, _, err := OpenDir(dir, "name"); err == nil {
+				_ = d.Close()
+			}
+		}
+	}()
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = unix.Renameat2(unix.AT_FDCWD, name, unix.AT_FDCWD, fifo, unix.RENAME_EXCHANGE)
+			}
+		}
+	}()
+	select {
+	case <-ended:
+	case <-time.After(10 * time.Second):
+		t.Error("OpenDir waits for the writer of a FIFO")
+	}
+}
