@@ -330,7 +330,7 @@ func TestDelete(t *testing.T) {
 		write(t, j.from+"/a/keep", 10, 1)
 		must(t, os.Mkdir(j.from+"/empty", 0o755))
 		for _, name := range []string{"a/keep", "a/gone", "a/gone.o", "old/x/y", "old/z", "empty/e",
-			"mixed/f.o", "mixed/g", "top"} {
+			"mixed/f.o", "mixed/g", "a/mixed/f.o", "a/mixed/g", "a/mixed/old/f", "top"} {
 			write(t, filepath.Join(j.to, name), 10, 2)
 		}
 		long := time.Unix(1e9, 0)
@@ -342,11 +342,15 @@ func TestDelete(t *testing.T) {
 		j.sink.Delete, j.sink.DryRun = true, dry
 		before := tree(t, j.to)
 		o := j.ok()
-		slices.Sort(o.deleted)
-		// mixed remains, because of f.o. Below it and old, four names are deleted.
-		if got := strings.Join(o.deleted, " "); got != "a/gone empty/e link old top" ||
-			o.sum.Deleted != 5+4 {
-			t.Errorf("dry run %v: deleted %q and %d names, want 9", dry, got, o.sum.Deleted)
+		// mixed and a/mixed remain, because of f.o. Below old and a/mixed/old, four names are
+		// deleted that are not listed.
+		want := "a/gone a/mixed/g a/mixed/old empty/e link mixed/g old top"
+		for who, list := range map[string][]string{"source": o.deleted, "sink": o.kdeleted} {
+			slices.Sort(list)
+			if got := strings.Join(list, " "); got != want || o.sum.Deleted != 8+4 {
+				t.Errorf("dry run %v: %s: deleted %q and %d names, want 12", dry, who, got,
+					o.sum.Deleted)
+			}
 		}
 		if _, err := os.Stat(outside + "/file"); err != nil {
 			t.Error("a symbolic link was followed")
@@ -365,7 +369,7 @@ func TestDelete(t *testing.T) {
 			got = append(got, name)
 		}
 		slices.Sort(got)
-		if want := "a a/gone.o a/keep empty mixed mixed/f.o"; strings.Join(got, " ") != want {
+		if want := "a a/gone.o a/keep a/mixed a/mixed/f.o empty mixed mixed/f.o"; strings.Join(got, " ") != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}

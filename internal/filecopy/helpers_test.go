@@ -50,7 +50,8 @@ type outcome struct {
 	err, kerr   error
 	failed      map[string]string // by the source
 	kfailed     map[string]string // by the sink
-	deleted     []string
+	deleted     []string          // at the source
+	kdeleted    []string          // at the sink
 	listed      []string
 	ignored     map[string]string
 	leakedBlock bool
@@ -100,6 +101,7 @@ func (j *job) run() *outcome {
 	c.Deleted = func(p string) { o.deleted = append(o.deleted, j.below(p)) }
 	c.Listed = func(p string) { o.listed = append(o.listed, j.below(p)) }
 	c.Ignored = func(p, kind string) { o.ignored[j.below(p)] = kind }
+	k.Deleted = func(p string) { o.kdeleted = append(o.kdeleted, p) }
 	k.Failed = func(p string, err error) { o.kfailed[p] = err.Error() }
 	root, err := os.OpenRoot(j.to)
 	if err != nil {

@@ -59,7 +59,7 @@ type Answer struct {
 	Verdict Verdict
 	Reason  Reason          // of Skipped
 	Have    []extent.Extent // of Want: verified ranges that need not be sent
-	Text    string          // of Failed, or the name that was Deleted
+	Text    string          // of Failed, or the path below the directory that was Deleted
 }
 
 // AppendAnswer appends an answer to a message. It shortens the text to MaxText, and Have to MaxHave

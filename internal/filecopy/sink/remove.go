@@ -54,7 +54,9 @@ func (r *remover) prune(seen []uint64) {
 		}
 		// A temporary file belongs to the name whose ID it has.
 		if _, keep := slices.BinarySearch(seen, id); !keep {
-			r.remove(root, r.top.Dir, e)
+			var gone []string
+			r.remove(root, r.top.Dir, e, &gone)
+			r.list(gone)
 			return
 		}
 		if _, keep := slices.BinarySearch(r.kept, id); temporary && !keep && !r.c.DryRun {
@@ -102,31 +104,22 @@ func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry)) error 
 }
 
 // remove deletes an entry of a directory, with everything in it that the rules do not exclude. It
-// reports whether nothing of it remains.
-func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) bool {
+// reports whether nothing of it remains. gone gets the paths that were deleted, without those below
+// deleted directories.
+func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry, gone *[]string) bool {
 	if !r.c.Rules.Includes(d.Join(e.Name()), e.IsDir()) {
 		return false
 	}
 	if e.IsDir() {
-		below, empty := d.Child(e.Name()), true
-		err := r.each(below, func(root *os.Root, e fs.DirEntry) {
-			empty = r.remove(root, below, e) && empty
-		})
-		r.dirs.Forget(below)
-		if errors.Is(err, fs.ErrNotExist) { // another session has deleted it
-			return true
-		}
-		if err != nil {
-			r.fail(below.Path(), reason(err))
-			return false
-		}
-		if !empty { // it contains something that the rules exclude
+		var below []string
+		if !r.empty(root, d.Child(e.Name()), &below) {
+			*gone = append(*gone, below...)
 			return false
 		}
 	}
 	if !r.c.DryRun {
 		err := root.Remove(e.Name())
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, fs.ErrNotExist) { // another session has deleted it
 			return true
 		}
 		if err != nil {
@@ -137,9 +130,35 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry) bool {
 	r.mu.Lock()
 	r.sum.Deleted++
 	r.mu.Unlock()
-	if d == r.top.Dir { // the entries below it are not listed
-		r.call(r.c.Deleted, d.Join(e.Name()))
-		r.answers.add(&record.Answer{Number: r.top.Number, Verdict: record.Deleted, Text: e.Name()})
-	}
+	*gone = append(*gone, d.Join(e.Name()))
 	return true
+}
+
+// empty deletes the entries of a directory in root. It reports whether none remain.
+func (r *remover) empty(root *os.Root, d *dirs.Dir, gone *[]string) bool {
+	empty := true
+	err := r.each(d, func(root *os.Root, e fs.DirEntry) {
+		empty = r.remove(root, d, e, gone) && empty
+	})
+	r.dirs.Forget(d)
+	if errors.Is(err, fs.ErrNotExist) { // another session has deleted it
+		return true
+	}
+	if err != nil {
+		r.fail(d.Path(), reason(err))
+		return false
+	}
+	return empty // otherwise the rules exclude something, or it could not be deleted
+}
+
+// list reports paths that were deleted.
+func (r *remover) list(gone []string) {
+	for _, path := range gone {
+		r.call(r.c.Deleted, path)
+		below := path
+		if top := r.top.Path(); top != "" {
+			below = path[len(top)+1:]
+		}
+		r.answers.add(&record.Answer{Number: r.top.Number, Verdict: record.Deleted, Text: below})
+	}
 }

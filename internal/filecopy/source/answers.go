@@ -129,11 +129,10 @@ func (s *Source) skipped(it *item, why record.Reason) {
 	}
 }
 
-// deleted reports that the sink has deleted a name in the directory it, nil for the target.
-func (s *Source) deleted(it *item, name string) {
-	path := name
+// deleted reports that the sink has deleted a path below the directory it, nil for the target.
+func (s *Source) deleted(it *item, path string) {
 	if it != nil {
-		path = it.text() + "/" + name
+		path = it.text() + "/" + path
 	}
 	s.events.Lock()
 	defer s.events.Unlock()
