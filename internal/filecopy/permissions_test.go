@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/internal/filecopy/part"
 	"github.com/gorxe/gorxe/internal/filecopy/source"
 )
@@ -73,29 +75,69 @@ func TestClosedDirectories(t *testing.T) {
 	equal(t, j.from, j.to)
 }
 
-// What --delete cannot delete is an error, which the source is told.
-func TestDeleteFails(t *testing.T) {
+// The owner can delete the contents of directories whatever their permissions are. A directory that
+// remains, because the rules exclude something in it, keeps them.
+func TestDeleteInClosedDirectories(t *testing.T) {
 	if byNobody(t) {
 		return
 	}
 	j := newJob(t)
-	must(t, os.MkdirAll(j.from+"/dir", 0o755))
-	for _, name := range []string{"dir/locked/f", "dir/locked/g", "locked/h"} {
-		write(t, j.to+"/"+name, 10, 1)
+	modes := []os.FileMode{0, 0o100, 0o200, 0o300, 0o400, 0o500}
+	for _, mode := range modes {
+		for _, name := range []string{"gone", "mixed"} {
+			dir := fmt.Sprintf("%s/%s%o", j.to, name, mode)
+			write(t, dir+"/d/f", 10, 1)
+			if name == "mixed" {
+				write(t, dir+"/f.o", 10, 1)
+			}
+			must(t, os.Chmod(dir+"/d", mode), os.Chmod(dir, mode))
+			t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
+		}
 	}
-	for _, name := range []string{"dir/locked", "locked"} {
-		must(t, os.Chmod(j.to+"/"+name, 0o555))
-		t.Cleanup(func() { _ = os.Chmod(j.to+"/"+name, 0o755) })
+	j.rules = []string{"-*.o"}
+	j.sink.Delete = true
+	j.ok()
+	left, err := os.ReadDir(j.to)
+	must(t, err)
+	if len(left) != len(modes) {
+		t.Errorf("%q are left, want only what has an excluded file", left)
+	}
+	for _, mode := range modes {
+		dir := fmt.Sprintf("%s/mixed%o", j.to, mode)
+		info, err := os.Stat(dir)
+		must(t, err)
+		if info.Mode().Perm() != mode {
+			t.Errorf("%s has the mode %v, want %v", dir, info.Mode(), mode)
+		}
+		must(t, os.Chmod(dir, 0o700))
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+			t.Errorf("%s has %q, %v, want f.o", dir, list, err)
+		}
+	}
+}
+
+// What --delete cannot delete is an error, which the source is told.
+func TestDeleteFails(t *testing.T) {
+	j := newJob(t)
+	must(t, os.MkdirAll(j.from+"/dir", 0o755))
+	names := []string{"dir/locked/f", "dir/locked/g", "locked/h"}
+	for _, name := range names { // mount points cannot be deleted
+		path := j.to + "/" + name
+		must(t, os.MkdirAll(path, 0o755))
+		if err := unix.Mount("tmpfs", path, "tmpfs", 0, "size=4096"); err != nil {
+			t.Skipf("mount a file system: %v", err)
+		}
+		t.Cleanup(func() { _ = unix.Unmount(path, unix.MNT_DETACH) })
 	}
 	j.sink.Delete = true
 	o := j.run()
 	text := o.failed["dir"]
 	if !errors.Is(o.err, source.ErrFailed) || len(o.failed) != 1 || o.sum.Failed != 3 ||
-		!strings.Contains(text, "was not deleted: permission denied, and 1 more") {
+		!strings.Contains(text, "was not deleted: device or resource busy, and 1 more") {
 		t.Errorf("source: %v, failed %v, summary %+v", o.err, o.failed, o.sum)
 	}
-	for _, name := range []string{"dir/locked/f", "dir/locked/g", "locked/h"} {
-		if text := o.kfailed[name]; text != "not deleted: permission denied" {
+	for _, name := range names {
+		if text := o.kfailed[name]; text != "not deleted: device or resource busy" {
 			t.Errorf("%s: %q", name, text)
 		}
 	}

@@ -112,7 +112,9 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry, gone *[]stri
 	}
 	if e.IsDir() {
 		var below []string
-		if !r.empty(root, d.Child(e.Name()), &below) {
+		restore := r.unlock(root, e.Name())
+		if !r.empty(d.Child(e.Name()), &below) {
+			restore()
 			*gone = append(*gone, below...)
 			return false
 		}
@@ -134,8 +136,23 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry, gone *[]stri
 	return true
 }
 
-// empty deletes the entries of a directory in root. It reports whether none remain.
-func (r *remover) empty(root *os.Root, d *dirs.Dir, gone *[]string) bool {
+// unlock lets the owner of a directory delete its entries: this process may have stored it without
+// that permission. restore undoes that.
+func (r *remover) unlock(root *os.Root, name string) (restore func()) {
+	const attributes = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
+	info, err := root.Lstat(name)
+	if err != nil || !info.IsDir() || info.Mode()&userAll == userAll || r.c.DryRun {
+		return func() {}
+	}
+	mode := info.Mode() & attributes
+	if r.chmod(root, name, mode|userAll) != nil { // deleting tells
+		return func() {}
+	}
+	return func() { _ = r.chmod(root, name, mode) }
+}
+
+// empty deletes the entries of a directory. It reports whether none remain.
+func (r *remover) empty(d *dirs.Dir, gone *[]string) bool {
 	empty := true
 	err := r.each(d, func(root *os.Root, e fs.DirEntry) {
 		empty = r.remove(root, d, e, gone) && empty
