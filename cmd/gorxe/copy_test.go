@@ -349,6 +349,24 @@ func TestCopyAccess(t *testing.T) {
 	}
 }
 
+// A sender that is refused because there are too many is told so, and the log of the receiver says
+// it: both name the flag that permits more.
+func TestCopyTooMany(t *testing.T) {
+	b := newCopyBed(t, "--max-sessions", "1")
+	b.file("a", 100)
+	b.file("large", largeSize)
+	first := b.starting("@large", b.host, slowly)
+	b.partly()
+	first.cmd.Process.Kill() // the receiver notices that later
+	first.wait()
+	b.send("@a", b.host, atOnce).fails(1, "refused", "a larger --max-sessions")
+	b.recv.cmd.Process.Signal(syscall.SIGINT)
+	r := b.recv.wait().ok()
+	if !strings.Contains(r.err, "too many senders at a time, of all addresses or of this one: start recv") {
+		t.Errorf("recv prints %q, want the flag", r.err)
+	}
+}
+
 // A full disk of the receiver is an error for the files that do not fit. With more space, the same
 // command continues.
 func TestCopyDiskFull(t *testing.T) {

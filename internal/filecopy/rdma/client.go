@@ -42,6 +42,11 @@ func Dial(
 		err = fmt.Errorf("no answer within %v: start 'gorxe recv' there first, on the interface with "+
 			"that address", connectTime)
 	}
+	var rejected *roce.RejectError
+	if errors.As(err, &rejected) && rejected.Reason == roce.RejectNoResources {
+		err = fmt.Errorf("%w: it may have as many senders as it serves at a time: try again later, or "+
+			"start it with a larger --max-sessions", roce.ErrRefused)
+	}
 	if err != nil {
 		return nil, err
 	}

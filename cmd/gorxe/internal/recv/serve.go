@@ -146,9 +146,23 @@ func (f *flags) dirs() []string {
 	return []string{f.dir}
 }
 
+// Instead of rftp.ErrTooMany, which names the fields of rftp.ListenConfig.
+var (
+	errTooMany = errors.New("too many senders at a time, of all addresses or of this one: start " +
+		"recv with a larger --max-sessions")
+	errOneSender = errors.New("with --dir -, recv serves one sender")
+)
+
 func (f *flags) listen(s *server) rftp.ListenConfig {
 	c := rftp.ListenConfig{Config: f.Config(), MaxConns: f.sessions.N, Permits: s.peers.Permits,
 		Refused: func(peer netip.AddrPort, err error) {
+			switch {
+			case !errors.Is(err, rftp.ErrTooMany):
+			case f.dir == standard:
+				err = errOneSender
+			default:
+				err = errTooMany
+			}
 			s.log(peer, fmt.Errorf("the connection was refused: %w", err))
 		}}
 	c.Hold = true
