@@ -91,13 +91,23 @@ func (s session) Send(b *filecopy.Block) error {
 	if err == nil {
 		return nil
 	}
-	// Either the peer has aborted this session, or the connection has ended.
 	var aborted *rftp.AbortError
-	if errors.As(s.Sender.Err(), &aborted) || errors.Is(err, rftp.ErrEnded) {
+	switch {
+	case errors.As(s.Sender.Err(), &aborted) && aborted.Session != 0:
+		return stopped{aborted.Text}
+	case errors.Is(err, rftp.ErrEnded):
 		return fmt.Errorf("%w: %w", filecopy.ErrStopped, err)
 	}
-	return err
+	return err // the connection has ended
 }
+
+// stopped is the reason for which the peer has refused a session. It reads like the answer about
+// the file, which may arrive later.
+type stopped struct{ text string }
+
+func (s stopped) Error() string { return "receiver: " + filecopy.Printable(s.text) }
+
+func (s stopped) Unwrap() error { return filecopy.ErrStopped }
 
 // End implements filecopy.Session.
 func (s session) End() error {
