@@ -305,6 +305,24 @@ func TestCopyFailures(t *testing.T) {
 	}
 }
 
+// Special files of a pull are named by the receiver, which has them, and are no failure.
+func TestPullSpecial(t *testing.T) {
+	b := newCopyBed(t, "--allow-pull")
+	for _, err := range []error{os.Mkdir(b.to+"/d", 0o755), unix.Mkfifo(b.to+"/d/fifo", 0o600),
+		os.WriteFile(b.to+"/d/file", nil, 0o600)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.send("--from", b.host+"d", b.from).ok()
+	b.recv.cmd.Process.Signal(syscall.SIGINT)
+	r := b.recv.wait().ok()
+	if !strings.Contains(r.err, "d/fifo: not copied: it is a FIFO") ||
+		!strings.Contains(r.stdout, "0 failed, 1 special") {
+		t.Errorf("recv prints %q and %q, want the FIFO", r.stdout, r.err)
+	}
+}
+
 // Senders need the token and permission.
 func TestCopyAccess(t *testing.T) {
 	dir := t.TempDir()

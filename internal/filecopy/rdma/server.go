@@ -30,6 +30,9 @@ type Server struct {
 	// Failed, if set, is called for each path that was not stored, concurrently for different
 	// clients.
 	Failed func(c *rftp.Conn, path string, err error)
+	// Ignored, if set, is called for each special file that a client wants to read. The protocol
+	// has no word for that.
+	Ignored func(c *rftp.Conn, path, kind string)
 }
 
 // Report is what one client has done.
@@ -159,6 +162,9 @@ func (s *Server) pull(ctx context.Context, c *rftp.Conn, o *filecopy.Offer, r *R
 	}
 	if s.Failed != nil {
 		cfg.Failed = func(path string, err error) { s.Failed(c, path, err) }
+	}
+	if s.Ignored != nil {
+		cfg.Ignored = func(path, kind string) { s.Ignored(c, path, kind) }
 	}
 	if err := o.Accept(ctx, len(cfg.Paths) == 1 && cfg.Paths[0].Single()); err != nil {
 		return err

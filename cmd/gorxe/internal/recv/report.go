@@ -22,6 +22,7 @@ type printed struct {
 	Skipped uint64  `json:"skipped"`
 	Deleted uint64  `json:"deleted"`
 	Failed  uint64  `json:"failed"`
+	Ignored int64   `json:"ignored,omitempty"`
 	Bytes   uint64  `json:"bytes"`
 	Resumed uint64  `json:"resumed_bytes"`
 	Seconds float64 `json:"seconds"`
@@ -47,7 +48,7 @@ func (s *server) print(peer netip.Addr, r *rdma.Report, d time.Duration, err err
 	if s.json {
 		p := printed{Peer: peer.String(), Pull: r.Pull, DryRun: r.DryRun, Target: r.Target,
 			Stored: sum.Stored, Skipped: sum.Skipped, Deleted: sum.Deleted, Failed: sum.Failed,
-			Bytes: sum.Bytes, Resumed: sum.Resumed, Seconds: cli.Round(d.Seconds(), 3)}
+			Ignored: r.Result.Ignored, Bytes: sum.Bytes, Resumed: sum.Resumed, Seconds: cli.Round(d.Seconds(), 3)}
 		if err != nil {
 			p.Error = oneLine(err)
 		}
@@ -63,6 +64,9 @@ func (s *server) print(peer netip.Addr, r *rdma.Report, d time.Duration, err err
 		sum.Skipped, sum.Failed)
 	if sum.Deleted > 0 {
 		text += fmt.Sprintf(", %d deleted", sum.Deleted)
+	}
+	if r.Result.Ignored > 0 {
+		text += fmt.Sprintf(", %d special", r.Result.Ignored)
 	}
 	if r.DryRun {
 		text += " (dry run)"

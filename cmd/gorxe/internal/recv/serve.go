@@ -59,7 +59,8 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	}
 	s := &server{out: out, diag: diag, json: f.JSON, once: f.once || f.dir == standard}
 	s.Server = rdma.Server{Overwrite: f.Replace(), Delete: f.allowDelete, Pull: f.allowPull,
-		Direct: f.Direct, MaxFiles: int64(f.files.N), MaxBytes: f.bytes.Bytes, Failed: s.failed}
+		Direct: f.Direct, MaxFiles: int64(f.files.N), MaxBytes: f.bytes.Bytes, Failed: s.failed,
+		Ignored: s.ignored}
 	if s.Token, err = f.ReadToken(); err != nil {
 		return err
 	}
@@ -231,4 +232,9 @@ func (s *server) client(ctx context.Context, c *rftp.Conn) (bool, error) {
 // failed prints a path that was not stored.
 func (s *server) failed(c *rftp.Conn, path string, err error) {
 	s.log(c.RemoteAddr(), fmt.Errorf("%s: %w", name(path), err))
+}
+
+// ignored prints a special file that a client does not get.
+func (s *server) ignored(c *rftp.Conn, path, kind string) {
+	s.log(c.RemoteAddr(), fmt.Errorf("%s: not copied: it is a %s", name(path), kind))
 }
