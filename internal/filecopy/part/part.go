@@ -17,7 +17,7 @@ import (
 )
 
 // ErrBusy means that another session writes the same file.
-var ErrBusy = errors.New("another session is writing this file")
+var ErrBusy = errors.New("another session is writing this file: try again when it has ended")
 
 // ErrExists means that a file must not be replaced.
 var ErrExists = errors.New("the file exists")

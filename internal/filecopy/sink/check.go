@@ -1,7 +1,6 @@
 package sink
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,13 +15,6 @@ import (
 
 // minSpaceCheck is the size of the smallest file for which free space is looked up before.
 const minSpaceCheck = 1 << 20
-
-const (
-	// busyTime is how long a file waits for another session that writes it. The session of a peer
-	// that has died ends within this time.
-	busyTime = 40 * time.Second
-	busyPoll = 200 * time.Millisecond
-)
 
 // check decides what happens to a file or link, in a worker.
 func (s *Sink) check(f *file) {
@@ -140,46 +132,10 @@ func (s *Sink) want(f *file) {
 			s.c.MaxBytes), true)
 		return
 	}
-	err := s.explain(f, f.prepare())
-	if errors.Is(err, part.ErrBusy) {
-		s.begin()
-		s.waits.Go(func() {
-			defer s.end()
-			s.ask(f, s.await(f))
-		})
-		return
-	}
-	s.ask(f, err)
-}
-
-// explain replaces part.ErrBusy if the source itself sends two files of the same name to a
-// directory.
-func (s *Sink) explain(f *file, err error) error {
-	if !errors.Is(err, part.ErrBusy) {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, other := range s.files {
-		if other != f && other.dir == f.dir && other.Name == f.Name {
-			return fmt.Errorf("two sources have the name %q", f.Name)
-		}
-	}
-	return err
-}
-
-// await waits until another session has ended that writes the same file. Often it is the session of
-// a sender that was killed and now resumes.
-func (s *Sink) await(f *file) (err error) {
-	for end := time.Now().Add(busyTime); ; {
-		select {
-		case <-s.ctx.Done():
-			return context.Cause(s.ctx)
-		case <-time.After(busyPoll):
-		}
-		if err = f.prepare(); !errors.Is(err, part.ErrBusy) || time.Now().After(end) {
-			return err
-		}
+	if f.resumable() {
+		s.lock(f)
+	} else {
+		s.prepare(f)
 	}
 }
 

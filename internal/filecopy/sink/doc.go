@@ -16,6 +16,7 @@
 //   - records.go: records, in their order
 //   - tree.go: directories
 //   - check.go: what happens to an entry: wanted, skipped or refused
+//   - lock.go: files that other sessions may write at the same time
 //   - file.go: files that are being received
 //   - commit.go: syncing and renaming
 //   - remove.go: deleting what the source does not have

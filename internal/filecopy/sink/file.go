@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -62,6 +61,7 @@ type file struct {
 	since   int64           // bytes written before the last checkpoint
 	last    time.Time       // of the last checkpoint
 	syncing bool            // a checkpoint is being made
+	counted bool            // in Sink.locked
 }
 
 // wanted reports whether the sink has asked for the file.
@@ -78,45 +78,39 @@ func (f *file) identity() part.Identity {
 
 func (f *file) resumable() bool { return f.Kind == record.File && f.Size >= minResume }
 
-// prepare finds out what an earlier run has left, and whether there is enough space.
+// prepare finds out what an earlier run has left, and whether there is enough space. It locks a
+// file with a journal.
 func (f *file) prepare() error {
 	root, err := f.sink.dirs.Use(f.dir.Dir)
 	if err != nil {
 		return err
 	}
 	defer f.sink.dirs.Release(f.dir.Dir)
-	had := int64(0)
-	if f.Size >= minExisting && part.Exists(root, f.Name) {
-		if f.had, err = f.existing(root); err != nil {
-			return err
-		}
-		for _, e := range f.had {
-			had += e.Length
-		}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case f.resumable():
+		err = f.open()
+	case f.Size >= minExisting && part.Exists(root, f.Name):
+		err = removeLeft(root, f.Name)
+	}
+	if err != nil {
+		return err
 	}
 	if f.Size < minSpaceCheck || f.Sparse {
 		return nil
 	}
-	return space(root, f.Size-had)
+	return space(root, f.Size-f.set.Bytes())
 }
 
-// existing looks at what an earlier run has left, and closes it: the part is opened again when data
-// arrives, so that few files are open at a time.
-func (f *file) existing(root *os.Root) ([]extent.Extent, error) {
-	if !f.resumable() {
-		p, err := part.Create(root, f.Name)
-		if err != nil {
-			return nil, err
-		}
-		p.Discard()
-		return nil, nil
-	}
-	p, have, err := part.Resume(root, f.Name, f.identity(), record.MaxHave)
+// removeLeft removes what an earlier run has left of a file that has no journal now.
+func removeLeft(root *os.Root, name string) error {
+	p, err := part.Create(root, name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	p.Keep()
-	return have, nil
+	p.Discard()
+	return nil
 }
 
 // open opens the temporary file. The directory stays in use until the part is closed. The caller
@@ -175,17 +169,13 @@ func (f *file) reopen(root *os.Root) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Equal(have, f.had) { // the source was told something else
-		p.Keep()
-		return part.ErrBusy
-	}
 	for _, e := range have {
 		if err := f.set.Add(e); err != nil {
 			p.Keep()
 			return err
 		}
 	}
-	f.part, f.since = p, f.set.Bytes()
+	f.part, f.had, f.since = p, have, f.set.Bytes()
 	return nil
 }
 
@@ -208,7 +198,7 @@ func (f *file) begun(session uint32) bool {
 	if f.state != asked || f.opened || f.end != nil && f.closed {
 		return false
 	}
-	f.opened, f.session = true, session
+	f.opened, f.session, f.last = true, session, time.Now()
 	return true
 }
 
@@ -355,6 +345,7 @@ func (f *file) advance() {
 		f.fail(err, false)
 		return
 	}
+	f.uncount() // the source can send another file, while this one is written to disk
 	f.sink.commits.add(f)
 }
 
@@ -405,7 +396,7 @@ func (f *file) giveUp(err error, keep bool, latest fileState) {
 		f.mu.Unlock()
 		return
 	}
-	f.err, f.keep, f.state = err, keep && f.resumable(), over
+	f.err, f.keep, f.state = err, keep && f.worthwhile(), over
 	kept := f.keep
 	f.closePart()
 	if f.opened && !f.closed {
@@ -419,6 +410,11 @@ func (f *file) giveUp(err error, keep bool, latest fileState) {
 	}
 	f.sink.failed(&f.Entry, f.dir, err)
 	f.sink.forget(f)
+}
+
+// worthwhile reports whether a later run can use what is stored. The caller holds mu.
+func (f *file) worthwhile() bool {
+	return f.resumable() && (f.part == nil || f.set.Bytes() > 0)
 }
 
 // closePart closes the part of a file that was not stored, after the last write. The caller holds
@@ -440,7 +436,7 @@ func (f *file) closePart() {
 func (f *file) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.keep = f.resumable()
+	f.keep = f.worthwhile()
 	f.closePart()
 }
 
@@ -477,6 +473,7 @@ func (s *Sink) resumed(had []extent.Extent) {
 
 // forget removes a file that is finished.
 func (s *Sink) forget(f *file) {
+	f.uncount()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.busy++

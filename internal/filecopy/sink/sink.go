@@ -75,23 +75,26 @@ type Sink struct {
 
 	events sync.Mutex // held during calls of the functions of c
 
-	mu       sync.Mutex
-	last     uint64           // number of the last entry
-	nodes    map[uint64]*node // directories
-	files    map[uint64]*file // files that are not finished
-	sessions map[uint32]*file // of files with blocks of their own
-	sending  int              // files that have had a session and are not finished
-	most     int              // the largest number of them
-	records  uint32           // the session of records
-	begun    bool             // records is set
-	order    order            // of the blocks of records
-	tree     bool             // all entries were announced
-	busy     int              // tasks and records in progress
-	sum      record.Summary
-	entries  int64
-	bytes    int64 // of files that were asked for
-	seen     int   // names that nodes remember
-	finished chan struct{}
+	mu         sync.Mutex
+	last       uint64           // number of the last entry
+	nodes      map[uint64]*node // directories
+	files      map[uint64]*file // files that are not finished
+	sessions   map[uint32]*file // of files with blocks of their own
+	sending    int              // files that have had a session and are not finished
+	most       int              // the largest number of them
+	locked     int              // files with a journal that are asked for and have not arrived
+	mostLocked int              // the largest number of them
+	unlocked   []*file          // files with a journal that wait to be locked
+	records    uint32           // the session of records
+	begun      bool             // records is set
+	order      order            // of the blocks of records
+	tree       bool             // all entries were announced
+	busy       int              // tasks and records in progress
+	sum        record.Summary
+	entries    int64
+	bytes      int64 // of files that were asked for
+	seen       int   // names that nodes remember
+	finished   chan struct{}
 }
 
 // blocks counts the uses of a block of records. The last one gives it back.
@@ -113,8 +116,9 @@ func New(conn filecopy.Conn, c Config) *Sink {
 	s := &Sink{c: c, conn: conn, dirs: dirs.NewCache(), answers: newAnswers(),
 		tasks: make(chan func(), 2*workers), nodes: map[uint64]*node{},
 		files: map[uint64]*file{}, sessions: map[uint32]*file{},
-		most:     dirs.Descriptors(sendingParts, minSending, maxSending),
-		finished: make(chan struct{})}
+		most:       dirs.Descriptors(sendingParts, minSending, maxSending),
+		mostLocked: dirs.Descriptors(lockedParts, minLocked, maxLocked),
+		finished:   make(chan struct{})}
 	s.nodes[0] = newTop(c.Dir)
 	s.commits = newCommitter(s)
 	return s
@@ -166,8 +170,8 @@ func (s *Sink) Run(ctx context.Context) (record.Summary, error) {
 	// receive has ended, so nobody else adds tasks.
 	close(s.tasks)
 	running.Wait()
-	s.waits.Wait()
 	s.checks.Wait()
+	s.waits.Wait() // tasks and checkpoints may have added some
 	s.commits.close()
 	if err == nil {
 		err = context.Cause(ctx)
