@@ -108,3 +108,18 @@ func TestLockedFilesEnd(t *testing.T) {
 	}
 	equal(t, j.from, j.to)
 }
+
+// Sessions that create the same directories at the same time all store their files in them.
+func TestSameDirectoriesTogether(t *testing.T) {
+	a := newJob(t)
+	for i := range 400 {
+		write(t, fmt.Sprintf("%s/d%d/f", a.from, i), 10, uint64(i))
+	}
+	b, c := *a, *a
+	for _, o := range together(a, &b, &c) {
+		if o.err != nil || o.kerr != nil || len(o.failed) > 0 {
+			t.Errorf("source: %v, sink: %v, failed: %v", o.err, o.kerr, o.failed)
+		}
+	}
+	equal(t, a.from, a.to)
+}

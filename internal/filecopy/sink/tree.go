@@ -84,14 +84,18 @@ func (s *Sink) makeDir(n *node) error {
 	}
 	defer s.dirs.Release(n.parent.Dir)
 	info, err := root.Lstat(n.Name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		if s.c.DryRun {
-			n.absent = true
-			return nil
+	if errors.Is(err, fs.ErrNotExist) && !s.c.DryRun {
+		err = root.Mkdir(n.Name, userAll)
+		if !errors.Is(err, fs.ErrExist) {
+			n.made = err == nil
+			return err
 		}
-		n.made = true
-		return root.Mkdir(n.Name, userAll)
+		info, err = root.Lstat(n.Name) // another session has created it meanwhile
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && s.c.DryRun:
+		n.absent = true
+		return nil
 	case err != nil:
 		return err
 	case info.Mode()&fs.ModeSymlink != 0:
