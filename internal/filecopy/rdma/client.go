@@ -91,7 +91,7 @@ func (c *Client) Push(
 // sent ends a push.
 func (c *Client) sent(ctx context.Context, err error) error {
 	if err != nil && !errors.Is(err, source.ErrFailed) {
-		return errors.Join(err, end(c.conn, err))
+		return errors.Join(reasonOf(err), end(c.conn, err))
 	}
 	return errors.Join(err, finish(ctx, c.conn), c.conn.Close())
 }
@@ -136,7 +136,7 @@ func (c *Client) PullTo(
 // received ends a pull.
 func (c *Client) received(ctx context.Context, err error) error {
 	if err != nil {
-		return errors.Join(err, end(c.conn, err))
+		return errors.Join(reasonOf(err), end(c.conn, err))
 	}
 	awaitEnd(ctx, c.conn)
 	return c.conn.Close()

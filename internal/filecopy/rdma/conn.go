@@ -91,10 +91,10 @@ func (s session) Send(b *filecopy.Block) error {
 	if err == nil {
 		return nil
 	}
-	var aborted *rftp.AbortError
+	var abort *rftp.AbortError
 	switch {
-	case errors.As(s.Sender.Err(), &aborted) && aborted.Session != 0:
-		return stopped{aborted.Text}
+	case errors.As(s.Sender.Err(), &abort) && abort.Session != 0:
+		return stopped{abort.Text}
 	case errors.Is(err, rftp.ErrEnded):
 		return fmt.Errorf("%w: %w", filecopy.ErrStopped, err)
 	}
@@ -108,6 +108,26 @@ type stopped struct{ text string }
 func (s stopped) Error() string { return "receiver: " + filecopy.Printable(s.text) }
 
 func (s stopped) Unwrap() error { return filecopy.ErrStopped }
+
+// aborted is an error that consists of the reason for which the server has ended the connection.
+type aborted struct {
+	error
+	text string
+}
+
+func (a aborted) Error() string { return "receiver: " + filecopy.Printable(a.text) }
+
+func (a aborted) Unwrap() error { return a.error }
+
+// reasonOf returns an error of a client that begins with the words of the server, if it has ended
+// the connection.
+func reasonOf(err error) error {
+	var abort *rftp.AbortError
+	if errors.As(err, &abort) && abort.Session == 0 {
+		return aborted{err, abort.Text}
+	}
+	return err
+}
 
 // End implements filecopy.Session.
 func (s session) End() error {

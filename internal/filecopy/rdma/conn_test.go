@@ -2,9 +2,13 @@ package rdma
 
 import (
 	"errors"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
+	"github.com/gorxe/gorxe/internal/filecopy/sink"
+	"github.com/gorxe/gorxe/transport/rftp"
 )
 
 // When the sink refuses a session, the source learns the reason without words of the protocol.
@@ -52,5 +56,27 @@ func TestRefuse(t *testing.T) {
 	}
 	if err := errors.Join(c.Close(), <-served); err != nil {
 		t.Error(err)
+	}
+}
+
+// When the server ends the connection, the client learns the reason without words of the protocol.
+func TestAbort(t *testing.T) {
+	g := newRig(t)
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	from := t.TempDir()
+	fill(t, from, 1)
+	served := g.serve(&Server{Root: root, MaxFiles: 3})
+	err = g.push(from+"/", "")
+	var abort *rftp.AbortError
+	const want = "receiver: limit reached: the receiver accepts at most 3 files"
+	if !errors.As(err, &abort) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("push: %v, want %q", err, want)
+	}
+	if err := <-served; !errors.Is(err, sink.ErrLimit) {
+		t.Errorf("Serve() = %v, want ErrLimit", err)
 	}
 }
