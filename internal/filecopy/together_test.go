@@ -29,10 +29,13 @@ func together(jobs ...*job) (list []*outcome) {
 // Sessions that begin the same file at the same time store it one after the other.
 func TestSameFileTogether(t *testing.T) {
 	a := newJob(t)
-	write(t, a.from+"/large", 12<<20, 1)
+	const files, size = 5, 4 << 20
+	for i := range files {
+		write(t, fmt.Sprintf("%s/d%d/large", a.from, i), size, uint64(i))
+	}
 	var begun atomic.Int32
 	a.pipe.Tamper = func(b *filecopy.Block) bool {
-		if b.Session > 1 && b.Seq == 0 { // the first one of the file waits for those of the others
+		if b.Session == 2 && b.Seq == 0 { // the first one of a file waits for those of the others
 			begun.Add(1)
 			for end := time.Now().Add(time.Second); begun.Load() < 3 && time.Now().Before(end); {
 				time.Sleep(time.Millisecond)
@@ -49,8 +52,8 @@ func TestSameFileTogether(t *testing.T) {
 		}
 		sent += o.Sent
 	}
-	if sent != 12<<20 {
-		t.Errorf("%d bytes were sent, want the file once", sent)
+	if sent != files*size {
+		t.Errorf("%d bytes were sent, want each file once", sent)
 	}
 	equal(t, a.from, a.to)
 }

@@ -80,9 +80,9 @@ func (s *Sink) compare(f *file) (record.Reason, error) {
 }
 
 // absent reports whether nothing has the name of a file, or nothing that matters. Most files of a
-// copy are new. Its directory is in use.
+// copy are new. Its directory is in use. Another session may have stored the same large file.
 func (s *Sink) absent(f *file) (bool, error) {
-	if f.dir.made && s.c.Overwrite == record.Always {
+	if f.dir.made && s.c.Overwrite == record.Always && !f.resumable() {
 		return true, nil
 	}
 	h, err := s.dirs.Handle(f.dir.Dir)

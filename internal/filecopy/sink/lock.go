@@ -77,22 +77,27 @@ func (s *Sink) next() {
 func (s *Sink) prepare(f *file) {
 	err := s.explain(f, f.prepare())
 	if !errors.Is(err, part.ErrBusy) {
-		s.ask(f, err)
+		s.prepared(f, err)
 		return
 	}
 	s.begin()
 	s.waits.Go(func() {
 		defer s.end()
-		err := s.await(f)
-		if err == nil { // the other session may have stored the same file
-			if why, e := s.compare(f); e == nil && why != 0 {
-				f.discard()
-				f.skip(why)
-				return
-			}
-		}
-		s.ask(f, err)
+		s.prepared(f, s.await(f))
 	})
+}
+
+// prepared asks for a file that is prepared, unless another session has stored the same before this
+// one could lock it.
+func (s *Sink) prepared(f *file, err error) {
+	if err == nil && f.resumable() {
+		if why, e := s.compare(f); e == nil && why != 0 {
+			f.discard()
+			f.skip(why)
+			return
+		}
+	}
+	s.ask(f, err)
 }
 
 // explain replaces part.ErrBusy if the source itself sends two files of the same name to a
