@@ -338,6 +338,18 @@ func TestAtomicWrite(t *testing.T) {
 	}
 }
 
+// Receives of a destroyed QP do not complete: the program may have freed what their IDs name.
+func TestReceivesOfDestroyedQP(t *testing.T) {
+	_, b := connected(t, 2, 4096)
+	for i := range uint64(3) {
+		b.postRecv(i, 0, 100)
+	}
+	b.do(cmdDestroyQP, enc(uint64(0), b.qp, uint32(0)), 4, 0)
+	if w, ok := b.cring.poll(); ok {
+		t.Errorf("completion after DESTROY_QP: %+v", w)
+	}
+}
+
 func TestPostBeforeRTS(t *testing.T) {
 	p := pair(t, testbed.Config{})[0]
 	q := p.setup(2, 4096)

@@ -186,13 +186,12 @@ func (q *queuePair) destroy() error {
 	q.c.dev.mu.Lock()
 	delete(q.c.dev.byQP, q.qp)
 	q.c.dev.mu.Unlock()
-	// In RESET the work requests are gone: those of a destroyed QP do not complete.
+	// The work requests of a destroyed QP do not complete: the program may have freed what their
+	// IDs name. In RESET the engine has none, and it takes none of the rings when it ends the QP.
+	q.c.dev.do(func() { q.gone = true })
 	_ = q.qp.Modify(&roce.Attr{State: roce.StateReset}, roce.AttrState)
 	err := q.qp.Close()
-	q.c.dev.do(func() {
-		q.gone = true
-		q.forget()
-	})
+	q.c.dev.do(q.forget)
 	q.c.dev.do(func() {}) // Settle has removed it from Device.hot
 	q.sendCQ.refs--
 	q.recvCQ.refs--

@@ -203,7 +203,7 @@ func (q *queuePair) settle() bool {
 
 // Recv implements qp.Source. It is limited like Sends.
 func (q *queuePair) Recv(wr *qp.RecvWR) bool {
-	if q.rq == nil {
+	if q.rq == nil || q.gone {
 		return false
 	}
 	if q.inner.State() == qp.Err {
