@@ -23,6 +23,7 @@ const (
 	maxInline   = qp.MaxInline
 	pageSizes   = 0xfffff000
 	portCaps    = 1<<16 | 1<<26 // CM_SUP, IP_BASED_GIDS
+	portFlags   = 1             // GRH_REQUIRED
 	ackDelay    = 15
 	gidTableLen = 1024
 	vectors     = 1
@@ -100,7 +101,7 @@ func (c *Context) putPort(e *abi.Encoder) {
 	e.U16(0) // LID
 	e.U16(0) // subnet manager's LID
 	e.U8(state, mtuCode(4096), mtuCode(info.ActiveMTU), 0, 1, 0, 0, 0)
-	e.U8(1, 1, phys, linkEthernet, 0, 0) // width, speed
+	e.U8(1, 1, phys, linkEthernet, portFlags, 0) // width, speed
 }
 
 func (c *Context) queryPort(r *request) syscall.Errno {

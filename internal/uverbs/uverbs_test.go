@@ -35,6 +35,9 @@ func TestQueries(t *testing.T) {
 		t.Errorf("state = %d, link_layer = %d, want %d and %d", port[26], port[37], portActive,
 			linkEthernet)
 	}
+	if port[38] != portFlags {
+		t.Errorf("flags = %d, want %d, GRH_REQUIRED", port[38], portFlags)
+	}
 	gid := make([]byte, 32)
 	if _, no := p.ioctl(0, methodQueryGIDEntry, iattr{id: 1, in: enc(uint32(0))},
 		iattr{id: 0, in: enc(uint32(1))}, iattr{id: 2, in: enc(uint32(0))},
