@@ -37,6 +37,11 @@ func (c *Context) deallocPD(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
+	for _, o := range c.objects { // package roce has AHs without PDs
+		if a, ok := o.(*addressHandle); ok && a.pd == pd {
+			return syscall.EBUSY
+		}
+	}
 	if err := pd.Close(); err != nil {
 		return errno(err)
 	}

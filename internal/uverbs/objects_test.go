@@ -359,3 +359,27 @@ func TestPostBeforeRTS(t *testing.T) {
 		t.Errorf("doorbell in RESET = %v, want EINVAL", no)
 	}
 }
+
+// A PD cannot go before its AHs, or a QP before it has left its groups, as in the kernel.
+func TestDestroyInUse(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	q := p[0].setup(4, 4096)
+	q.connect(nil, 4)
+	pd := q.program.pd()
+	ah, _ := q.createAH(pd, p[1].addr, 64)
+	if _, _, no := q.try(cmdDeallocPD, enc(pd), 0, 0); no != syscall.EBUSY {
+		t.Errorf("DEALLOC_PD with an AH = %v, want EBUSY", no)
+	}
+	q.do(cmdDestroyAH, enc(ah), 0, 0)
+	q.do(cmdDeallocPD, enc(pd), 0, 0)
+
+	group := enc(uint8(0xff), uint8(0x0e), make([]byte, 14), q.qp, uint16(0), uint16(0))
+	q.do(cmdAttachMcast, group, 0, 0)
+	q.do(cmdAttachMcast, group, 0, 0)
+	destroy := enc(uint64(0), q.qp, uint32(0))
+	if _, _, no := q.try(cmdDestroyQP, destroy, 4, 0); no != syscall.EBUSY {
+		t.Errorf("DESTROY_QP in a group = %v, want EBUSY", no)
+	}
+	q.do(cmdDetachMcast, group, 0, 0)
+	q.do(cmdDestroyQP, destroy, 4, 0)
+}

@@ -332,6 +332,16 @@ func (q *queues) connect(to *queues, typ uint8) {
 	}
 }
 
+// createAH creates an AH. It returns the handle, and the number for work requests.
+func (q *queues) createAH(pd uint32, to roce.GID, hopLimit uint8) (handle uint32, number []byte) {
+	q.t.Helper()
+	index := uint8(q.dev.dev.GIDs()[0].Index)
+	out, number := q.do(cmdCreateAH, enc(uint64(0), uint64(0), pd, uint32(0), to[:], uint32(0),
+		index, hopLimit, uint8(0), uint8(0), uint16(0), uint8(0), uint8(0), uint8(0), uint8(1),
+		uint8(1), uint8(0)), 4, 8)
+	return le.Uint32(out), number
+}
+
 // sendWR builds a send work request: op is the opcode, flags those of libibverbs.
 func (q *queues) sendWR(id uint64, op, flags uint32, remote, rkey uint64, length uint32) []byte {
 	b := make([]byte, 208+32)

@@ -34,7 +34,8 @@ type queuePair struct {
 
 	maxSendSGE, maxRecvSGE, maxInline uint32
 
-	attr qpAttrs // as last set; guarded by Context.mu
+	attr   qpAttrs           // as last set; guarded by Context.mu, like groups
+	groups map[roce.GID]bool // that the program has attached
 
 	// Owner.
 	sq, rq  *ring
@@ -217,6 +218,9 @@ func (c *Context) destroyQP(r *request) syscall.Errno {
 	q, no := get[*queuePair](c, h)
 	if no != 0 {
 		return no
+	}
+	if len(q.groups) > 0 {
+		return syscall.EBUSY
 	}
 	if err := q.destroy(); err != nil && !errClosed(err) {
 		return errno(err)
@@ -458,7 +462,14 @@ func (c *Context) attachMcast(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	return errno(q.qp.AttachMulticast(g.Addr()))
+	if err := q.qp.AttachMulticast(g.Addr()); err != nil {
+		return errno(err)
+	}
+	if q.groups == nil {
+		q.groups = map[roce.GID]bool{}
+	}
+	q.groups[g] = true
+	return 0
 }
 
 func (c *Context) detachMcast(r *request) syscall.Errno {
@@ -466,5 +477,9 @@ func (c *Context) detachMcast(r *request) syscall.Errno {
 	if no != 0 {
 		return no
 	}
-	return errno(q.qp.DetachMulticast(g.Addr()))
+	if err := q.qp.DetachMulticast(g.Addr()); err != nil {
+		return errno(err)
+	}
+	delete(q.groups, g)
+	return 0
 }

@@ -158,10 +158,7 @@ func TestDatagram(t *testing.T) {
 	a, b := p[0].setup(4, 8192), p[1].setup(4, 8192)
 	a.connect(nil, 4)
 	b.connect(nil, 4)
-	index := uint8(a.dev.dev.GIDs()[0].Index)
-	_, num := a.do(cmdCreateAH, enc(uint64(0), uint64(0), a.pd, uint32(0), b.addr[:], uint32(0),
-		index, uint8(64), uint8(0), uint8(0), uint16(0), uint8(0), uint8(0), uint8(0), uint8(1),
-		uint8(1), uint8(0)), 4, 8)
+	_, num := a.createAH(a.pd, b.addr, 64)
 	fill(a.mem, 3)
 	b.postRecv(2, 0, 8192)
 	wr := a.sendWR(1, 2, sendSignaled, 0, 0, 1000)
