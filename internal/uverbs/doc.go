@@ -45,5 +45,6 @@
 //   - resources.go: counts of objects
 //   - doorbell.go: doorbells that are not intercepted
 //   - crowd.go: no spinning while programs need the CPU
-//   - qp.go, wqe.go, srq.go, ah.go: QPs and their work requests; SRQs; address handles
+//   - qp.go, transition.go, wqe.go: QPs, the rules of MODIFY_QP, and work requests
+//   - srq.go, ah.go: SRQs; address handles
 package uverbs

@@ -309,6 +309,11 @@ func (c *Context) modifyQP(r *request) syscall.Errno {
 		return syscall.EINVAL
 	}
 	q := o.(*queuePair)
+	from := roce.State(q.inner.State())
+	if mask&maskCurState != 0 && roce.State(a.curState) != from ||
+		!permitted(q.inner.Type(), from, roce.State(a.state), mask) {
+		return syscall.EINVAL
+	}
 	m := roce.Attr{State: roce.State(a.state), QKey: roce.QKey(a.qkey),
 		RQPSN: roce.PSN(a.rqPSN & 0xffffff), SQPSN: roce.PSN(a.sqPSN & 0xffffff),
 		DestQPN: roce.QPN(a.destQPN & 0xffffff), Access: roce.Access(a.access),

@@ -201,3 +201,58 @@ func TestRouteWithoutGRH(t *testing.T) {
 	}
 	a.do(cmdModifyQP, body, 0, 0)
 }
+
+// MODIFY_QP needs all attributes of a transition, and refuses others, as the kernel does.
+func TestModifyMasks(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	b := p[1].setup(2, 4096)
+	const (
+		toRTR = maskState | maskToRTR | maskMaxDestRdAtomic | maskMinRNRTimer
+		toRTS = maskState | maskToRTS
+	)
+	steps := []struct {
+		state    uint8
+		required uint32
+		optional uint32
+	}{
+		{1, maskState | maskToInit, 0},
+		{1, maskState, maskToInit},
+		{2, toRTR, maskPKeyIndex | maskAccess},
+		{3, toRTS, maskCurState | maskAccess | maskPathMig | maskMinRNRTimer},
+		{3, maskState, maskCurState | maskAccess | maskPathMig | maskMinRNRTimer},
+		{4, maskState, maskSQDNotify},
+		{6, maskState, 0},
+		{6, maskState, 0},
+		{0, maskState, 0},
+	}
+	q := p[0].setup(2, 4096)
+	if _, _, no := q.try(cmdModifyQP, q.modifyBody(maskState, 6, nil, 0), 0, 0); no == 0 {
+		t.Error("MODIFY_QP from RESET to ERR succeeded")
+	}
+	from := uint8(0)
+	const curState = 97 // offset
+	for _, s := range steps {
+		try := func(mask uint32, current uint8) syscall.Errno {
+			body := q.modifyBody(mask, s.state, b, 77)
+			body[curState] = current
+			_, _, no := q.try(cmdModifyQP, body, 0, 0)
+			return no
+		}
+		for bit := uint32(maskCurState); bit <= maskDestQPN; bit <<= 1 {
+			bad := s.required ^ bit
+			if bit&s.optional != 0 {
+				continue
+			}
+			if no := try(bad, from); no != syscall.EINVAL {
+				t.Errorf("%d to %d with mask %#x: %v, want EINVAL", from, s.state, bad, no)
+			}
+		}
+		if no := try(s.required|maskCurState, from+1); no != syscall.EINVAL {
+			t.Errorf("%d to %d, claimed to be in %d: %v, want EINVAL", from, s.state, from+1, no)
+		}
+		if no := try(s.required|s.optional, from); no != 0 {
+			t.Fatalf("%d to %d with mask %#x: %v", from, s.state, s.required|s.optional, no)
+		}
+		from = s.state
+	}
+}
