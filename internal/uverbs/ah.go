@@ -11,6 +11,8 @@ import (
 // resolveTimeout limits the wait for a neighbor lookup.
 const resolveTimeout = 2 * time.Second
 
+const defaultHopLimit = 64
+
 // route is the destination of a QP or an address handle.
 type route struct {
 	dgid         roce.GID
@@ -24,6 +26,14 @@ type route struct {
 
 // valid reports whether the route is one of RoCE and of the device.
 func (p *route) valid() bool { return p.global != 0 && p.port == 1 }
+
+// setHopLimit replaces the hop limit of routes to one host by the default, as the kernel does.
+// ibv_rc_pingpong and other programs set 1, which a router would not let pass.
+func (p *route) setHopLimit() {
+	if !p.dgid.IsMulticast() {
+		p.hopLimit = defaultHopLimit
+	}
+}
 
 // options returns the parameters of the path.
 func (p *route) options() roce.PathOptions {
@@ -54,6 +64,7 @@ func (c *Context) createAH(r *request) syscall.Errno {
 	if !p.valid() {
 		return syscall.EINVAL
 	}
+	p.setHopLimit()
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 	defer cancel()
 	index := int(p.gidIndex)

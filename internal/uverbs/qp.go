@@ -333,6 +333,7 @@ func (c *Context) modifyQP(r *request) syscall.Errno {
 		m.PKey = keys[a.pkeyIndex]
 	}
 	if mask&maskAV != 0 && q.inner.Type() != qp.UD {
+		a.dest.setHopLimit()
 		if no := q.resolve(&m, &a, mask); no != 0 {
 			return no
 		}

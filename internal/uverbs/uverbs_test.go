@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/mr"
+	"github.com/gorxe/gorxe/roce"
 )
 
 func TestQueries(t *testing.T) {
@@ -254,5 +255,32 @@ func TestModifyMasks(t *testing.T) {
 			t.Fatalf("%d to %d with mask %#x: %v", from, s.state, s.required|s.optional, no)
 		}
 		from = s.state
+	}
+}
+
+// The hop limit of routes to one host is that of the host, whatever the program sets.
+func TestHopLimit(t *testing.T) {
+	p := pair(t, testbed.Config{})
+	a, b := p[0].setup(2, 4096), p[1].setup(2, 4096)
+	a.modify(maskState|maskToInit, 1, nil, 0)
+	body := a.modifyBody(maskState|maskToRTR|maskMaxDestRdAtomic|maskMinRNRTimer, 2, b, 77)
+	const hopLimit = 25 // offset
+	body[hopLimit] = 1
+	a.do(cmdModifyQP, body, 0, 0)
+	out, _ := a.do(cmdQueryQP, enc(uint64(0), a.qp, uint32(0)), 128, 0)
+	if out[hopLimit] != defaultHopLimit {
+		t.Errorf("hop limit of the QP = %d, want %d", out[hopLimit], defaultHopLimit)
+	}
+	group := roce.GID{0: 0xff, 1: 0x0e, 15: 9}
+	for _, c := range []struct {
+		to   roce.GID
+		want uint8
+	}{{b.addr, defaultHopLimit}, {group, 3}} {
+		_, number := a.createAH(a.pd, c.to, 3)
+		var path *roce.Path
+		a.dev.do(func() { path = a.dev.ahs[le.Uint32(number)].ah.Path() })
+		if got := path.Address().HopLimit; got != c.want {
+			t.Errorf("hop limit of the AH of %v = %d, want %d", c.to, got, c.want)
+		}
 	}
 }
