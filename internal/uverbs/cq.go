@@ -97,6 +97,14 @@ func (c *Context) createCQ(r *request) syscall.Errno {
 }
 
 func (c *Context) createCQEx(r *request) syscall.Errno {
+	d := r.in
+	d.Skip(20)
+	switch compMask, flags := d.U32(), d.U32(); {
+	case compMask != 0:
+		return syscall.EINVAL
+	case flags != 0: // time stamps, and CQs that are never full
+		return syscall.EOPNOTSUPP
+	}
 	if no := c.newCQ(r); no != 0 {
 		return no
 	}

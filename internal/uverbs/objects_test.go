@@ -383,3 +383,19 @@ func TestDestroyInUse(t *testing.T) {
 	q.do(cmdDetachMcast, group, 0, 0)
 	q.do(cmdDestroyQP, destroy, 4, 0)
 }
+
+// Extended CQs have no flags, such as IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN.
+func TestCQFlags(t *testing.T) {
+	p := pair(t, testbed.Config{})[0]
+	for _, c := range []struct {
+		compMask, flags uint32
+		want            syscall.Errno
+	}{{0, 0, 0}, {0, 2, syscall.EOPNOTSUPP}, {1, 0, syscall.EINVAL}} {
+		_, _, no := p.try(cmdExtended|cmdCreateCQ, enc(uint64(1), uint32(10), uint32(0), int32(-1),
+			c.compMask, c.flags, uint32(0)), 16, 16)
+		if no != c.want {
+			t.Errorf("CREATE_CQ with mask %d and flags %d = %v, want %v", c.compMask, c.flags, no,
+				c.want)
+		}
+	}
+}
