@@ -54,7 +54,12 @@ func (i *id) onEvent(_ cm.Time, _ *cm.CM, e cm.Event) {
 	if i.dead {
 		return
 	}
-	v := event{conn: connParam{private: e.PrivateData}, ud: datagramParam{private: e.PrivateData}}
+	var v event
+	switch e.Kind {
+	case cm.EventConnectResponse, cm.EventSIDRResponse, cm.EventRejected:
+		// Other messages have private data as well, but the kernel does not report it.
+		v.conn.private, v.ud.private = e.PrivateData, e.PrivateData
+	}
 	switch e.Kind {
 	case cm.EventConnectResponse:
 		r := e.Response

@@ -71,14 +71,20 @@ func TestConnection(t *testing.T) {
 		t.Errorf("timeout = %d, want the option's 21", got)
 	}
 	a.ready(active)
-	if e := b.next(eventEstablished); e.uid != 3 || e.id != passive {
-		t.Errorf("ESTABLISHED of uid %d, id %d, want 3 and %d", e.uid, e.id, passive)
+	e := b.next(eventEstablished)
+	if e.uid != 3 || e.id != passive || len(e.private()) > 0 {
+		t.Errorf("ESTABLISHED of uid %d, id %d with %q, want 3 and %d", e.uid, e.id, e.private(),
+			passive)
 	}
 
 	a.do(cmdDisconnect, enc(active), 0)
-	b.next(eventDisconnected)
+	if e := b.next(eventDisconnected); len(e.private()) > 0 {
+		t.Errorf("DISCONNECTED of the passive side with %q", e.private())
+	}
 	b.do(cmdDisconnect, enc(passive), 0)
-	a.next(eventDisconnected)
+	if e := a.next(eventDisconnected); len(e.private()) > 0 {
+		t.Errorf("DISCONNECTED of the active side with %q", e.private())
+	}
 	a.do(cmdDisconnect, enc(active), 0) // as in the kernel, again is no error
 	a.next(eventTimeWaitExit)
 	if n := a.destroy(active); n != 5 {
