@@ -98,6 +98,7 @@ const (
 	udpQKey    = 0x01234567 // RDMA_UDP_QKEY
 	qpnGroup   = 0xffffff   // QPN of multicast
 	commEst    = 4          // IB_EVENT_COMM_EST
+	maxRetry   = 7          // of the counters of retries, fields of 3 bits
 	rejVendor  = 35         // RDMA_USER_CM_REJ_VENDOR_OPTION_NOT_SUPPORTED
 	familyIPv4 = 2
 	familyIPv6 = 10
@@ -176,7 +177,7 @@ func (d *decoder) connParam() (p connParam) {
 	p.srq = d.U8() != 0
 	p.responder, p.initiator = d.U8(), d.U8()
 	p.flow = d.U8() != 0
-	p.retry, p.rnrRetry = d.U8()&7, d.U8()&7
+	p.retry, p.rnrRetry = min(d.U8(), maxRetry), min(d.U8(), maxRetry)
 	p.valid = d.U8() != 0
 	return p
 }

@@ -300,6 +300,18 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// Counters of retries beyond their fields are the largest ones, as with the kernel.
+func TestLargeRetries(t *testing.T) {
+	p := pair(t)
+	p[1].listen(1, psTCP)
+	id := p[0].resolve(2, psTCP, p[1])
+	p[0].connect(id, connParam{qpn: 77, retry: 10, rnrRetry: 255})
+	e := p[1].next(eventConnectRequest)
+	if got := e.param[269:271]; got[0] != maxRetry || got[1] != maxRetry {
+		t.Errorf("retry_count, rnr_retry_count = %d, want 7", got)
+	}
+}
+
 // Commands with random contents return errors and leave the device usable.
 func TestRandomCommands(t *testing.T) {
 	p := pair(t)
