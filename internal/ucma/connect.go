@@ -198,16 +198,18 @@ func (q *command) reject(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	return nil, errno(m.Reject(now, i.comm, reason, nil, private))
 }
 
-// disconnect ends a connection. If the peer has ended it already, there is nothing to do.
+// disconnect ends a connection. If the peer has ended it already, there is nothing to do, nor for
+// IDs that have none, if they are in use: programs end datagram IDs in the same way.
 func (q *command) disconnect(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
 	switch {
 	case no != 0:
 		return nil, no
-	case i.state != connected || i.datagram():
+	case i.state < listening:
 		return nil, syscall.EINVAL
+	case i.state == connected && !i.datagram():
+		_ = m.Disconnect(now, i.comm, nil)
 	}
-	_ = m.Disconnect(now, i.comm, nil)
 	return nil, 0
 }
 

@@ -190,6 +190,8 @@ func TestDatagrams(t *testing.T) {
 	if g := bth.GIDFromAddr(p[1].addr); !bytes.Equal(e.param[8:24], g[:]) {
 		t.Errorf("dgid = %x, want %v", e.param[8:24], g)
 	}
+	p[0].do(cmdDisconnect, enc(active), 0)
+	p[1].do(cmdDisconnect, enc(id), 0)
 	p[0].destroy(active)
 
 	active = p[0].resolve(2, psUDP, p[1])
