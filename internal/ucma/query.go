@@ -2,6 +2,7 @@ package ucma
 
 import (
 	"encoding/binary"
+	"net/netip"
 	"syscall"
 
 	"github.com/gorxe/gorxe/bth"
@@ -45,6 +46,18 @@ func (i *id) gids() (p bth.GIDPair) {
 	return p
 }
 
+// peer returns the address of the peer. An ID without one, such as a listener, has an unspecified
+// address of its own family, whose length programs derive from it.
+func (i *id) peer() netip.AddrPort {
+	switch a := i.src.Addr(); {
+	case i.dst.IsValid() || !a.IsValid():
+		return i.dst
+	case a.Is4():
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), 0)
+	}
+	return netip.AddrPortFrom(netip.IPv6Unspecified(), 0)
+}
+
 // destination returns the address of the peer.
 func (i *id) destination() destination {
 	index, _ := i.dev.gid(i.src.Addr())
@@ -71,7 +84,7 @@ func (q *command) queryRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 		e.Zeros(8 + 2*pathSize)
 	}
 	e.addr(i.src)
-	e.addr(i.dst)
+	e.addr(i.peer())
 	paths := uint32(0)
 	if i.path != nil && i.state != resolved || i.request != nil {
 		paths = 1

@@ -302,6 +302,18 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// An ID that is bound has a peer of its family, as in the kernel.
+func TestFamilyOfPeer(t *testing.T) {
+	p := pair(t)[0]
+	for at, family := range map[string]uint16{"0.0.0.0:0": familyIPv4, "[::]:0": familyIPv6} {
+		id := p.bindAt(1, psTCP, at)
+		route := p.do(cmdQueryRoute, enc(id, uint32(0)), routeSize)
+		if got := le.Uint16(route[136+addrSize:]); got != family {
+			t.Errorf("family of the peer at %s = %d, want %d", at, got, family)
+		}
+	}
+}
+
 // Counters of retries beyond their fields are the largest ones, as with the kernel.
 func TestLargeRetries(t *testing.T) {
 	p := pair(t)
