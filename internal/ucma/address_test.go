@@ -64,7 +64,7 @@ func TestFamilies(t *testing.T) {
 	a, b := p[0], p[1]
 	four := b.bindAt(1, psTCP, "0.0.0.0:7174")
 	both := b.create(2, psTCP)
-	b.fails(syscall.EADDRINUSE, cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), both), 0)
+	b.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), both), 0)
 	six := b.create(3, psTCP)
 	b.option(six, optionAFOnly, 1)
 	b.do(cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), six), 0)
@@ -102,4 +102,26 @@ func TestFamilies(t *testing.T) {
 	six = b.create(9, psTCP)
 	b.option(six, optionAFOnly, 1)
 	b.fails(syscall.EADDRINUSE, cmdBindIP, enc(netip.MustParseAddrPort("[::]:7174"), six), 0)
+}
+
+// IDs that allow it share a port until one wants to listen. A conflict of unspecified addresses has
+// another error number.
+func TestSharedPort(t *testing.T) {
+	p := pair(t)[0]
+	own, any := netip.AddrPortFrom(p.addr, 7174), netip.MustParseAddrPort("0.0.0.0:7174")
+	var ids [2]uint32
+	for i := range ids {
+		ids[i] = p.create(uint64(i), psTCP)
+		p.option(ids[i], optionReuse, 1)
+		p.do(cmdBindIP, enc(own, ids[i]), 0)
+	}
+	other := p.create(3, psTCP)
+	p.fails(syscall.EADDRINUSE, cmdBindIP, enc(own, other), 0)
+	p.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(any, other), 0)
+	p.fails(syscall.EADDRINUSE, cmdListen, enc(ids[0], uint32(8)), 0)
+	p.destroy(ids[1])
+	p.do(cmdListen, enc(ids[0], uint32(8)), 0)
+	p.destroy(ids[0])
+	p.do(cmdBindIP, enc(any, other), 0)
+	p.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(own, p.create(4, psTCP)), 0)
 }

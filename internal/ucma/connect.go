@@ -76,7 +76,11 @@ func (q *command) listen(_ cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	if backlog == 0 || backlog > maxBacklog {
 		backlog = maxBacklog
 	}
-	if !i.bound {
+	if i.bound { // an ID that listens does not share its port
+		if no := i.conflict(i.src, false); no != 0 {
+			return nil, no
+		}
+	} else {
 		if no := i.bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); no != 0 {
 			return nil, no
 		}

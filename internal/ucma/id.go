@@ -150,14 +150,14 @@ type portKey struct {
 func (i *id) bind(a netip.AddrPort) syscall.Errno {
 	const ephemeral, attempts = 0xc000, 64
 	if a.Port() != 0 {
-		if !i.free(a) {
-			return syscall.EADDRINUSE
+		if no := i.conflict(a, i.reuse); no != 0 {
+			return no
 		}
 	} else {
 		ok := false
 		for n := 0; n < attempts && !ok; n++ {
 			a = netip.AddrPortFrom(a.Addr(), ephemeral|uint16(rand.Uint32()))
-			ok = i.free(a)
+			ok = i.conflict(a, i.reuse) == 0
 		}
 		if !ok {
 			return syscall.EADDRNOTAVAIL
@@ -185,20 +185,22 @@ func (i *id) family(a netip.Addr) cm.Family {
 	return cm.IPv6
 }
 
-// free reports whether the ID can have an address.
-func (i *id) free(a netip.AddrPort) bool {
+// conflict returns why the ID cannot have an address: another ID has it, or either is unspecified.
+// If reuse is true, IDs that allow it as well and do not listen are no obstacle.
+func (i *id) conflict(a netip.AddrPort, reuse bool) syscall.Errno {
 	family := i.family(a.Addr())
 	for _, o := range i.dev.ports[portKey{i.space, a.Port()}] {
 		other := o.family(o.src.Addr())
-		if family != other && family != cm.BothFamilies && other != cm.BothFamilies {
-			continue
-		}
-		overlap := o.src.Addr() == a.Addr() || i.dev.anyOf(o.src.Addr()) || i.dev.anyOf(a.Addr())
-		if overlap && !(o.reuse && i.reuse && o.state != listening) {
-			return false
+		switch {
+		case o == i, reuse && o.reuse && o.state != listening:
+		case family != other && family != cm.BothFamilies && other != cm.BothFamilies:
+		case i.dev.anyOf(a.Addr()) || i.dev.anyOf(o.src.Addr()):
+			return syscall.EADDRNOTAVAIL
+		case a.Addr() == o.src.Addr():
+			return syscall.EADDRINUSE
 		}
 	}
-	return true
+	return 0
 }
 
 func (i *id) unbind() {
