@@ -264,7 +264,13 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	if no != 0 {
 		return nil, no
 	}
-	if i.space == psIB || i.state != idle && i.state != resolved || !dst.IsValid() {
+	if i.space == psIB || i.state != idle || !dst.IsValid() {
+		return nil, syscall.EINVAL
+	}
+	if i.bound {
+		src = i.src
+	}
+	if src.IsValid() && src.Addr().Is4() != dst.Addr().Is4() {
 		return nil, syscall.EINVAL
 	}
 	if len(i.file.events) >= maxEvents { // each call causes one
@@ -340,10 +346,11 @@ func (i *id) resolve(index int, timeout time.Duration, o roce.PathOptions) {
 // resolveRoute has nothing to do: RESOLVE_IP has found the path.
 func (q *command) resolveRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
+	timeout := q.in.U32()
 	switch {
 	case no != 0:
 		return nil, no
-	case i.state != resolved:
+	case i.state != resolved || timeout == 0:
 		return nil, syscall.EINVAL
 	}
 	i.state = routed

@@ -137,7 +137,7 @@ func TestReject(t *testing.T) {
 	p[0].do(cmdResolveIP, enc(netip.AddrPort{}, netip.AddrPortFrom(p[1].addr, 99), other,
 		uint32(2000)), 0)
 	p[0].next(eventAddrResolved)
-	p[0].do(cmdResolveRoute, enc(other, uint32(0)), 0)
+	p[0].do(cmdResolveRoute, enc(other, uint32(1)), 0)
 	p[0].next(eventRouteResolved)
 	p[0].connect(other, testParam)
 	if e := p[0].next(eventRejected); e.status != int32(cm.ReasonInvalidServiceID) {
@@ -260,7 +260,7 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("MIGRATE_ID = %d events, want 0", n)
 	}
 	p[0].next(eventAddrResolved)
-	p[0].do(cmdResolveRoute, enc(id, uint32(0)), 0)
+	p[0].do(cmdResolveRoute, enc(id, uint32(1)), 0)
 	p[0].next(eventRouteResolved)
 	old.Close()
 	p[0].destroy(id)
@@ -312,6 +312,22 @@ func TestFamilyOfPeer(t *testing.T) {
 			t.Errorf("family of the peer at %s = %d, want %d", at, got, family)
 		}
 	}
+}
+
+// Addresses are resolved once, and to a peer of the same family. The route needs a timeout.
+func TestResolveErrors(t *testing.T) {
+	p := pair(t)
+	six := p[0].bindAt(1, psTCP, "[::]:0")
+	p[0].fails(syscall.EINVAL, cmdResolveIP, route(six, p[1]), 0)
+	id := p[0].create(2, psTCP)
+	mixed := enc(netip.MustParseAddrPort("[::]:0"), netip.AddrPortFrom(p[1].addr, 1), id,
+		uint32(2000))
+	p[0].fails(syscall.EINVAL, cmdResolveIP, mixed, 0)
+	p[0].do(cmdResolveIP, route(id, p[1]), 0)
+	p[0].next(eventAddrResolved)
+	p[0].fails(syscall.EINVAL, cmdResolveIP, route(id, p[1]), 0)
+	p[0].fails(syscall.EINVAL, cmdResolveRoute, enc(id, uint32(0)), 0)
+	p[0].do(cmdResolveRoute, enc(id, uint32(1)), 0)
 }
 
 // Counters of retries beyond their fields are the largest ones, as with the kernel.
