@@ -103,14 +103,15 @@ func (q *command) prepare(code uint32) syscall.Errno {
 		addr := d.U64()
 		d.Skip(12)
 		b := make([]byte, 4)
-		size := min(d.U32(), 4)
+		size := d.U32()
 		if size == 0 {
 			return syscall.EINVAL
 		}
-		if q.call.ReadAt(b[:size], addr) != nil {
+		if q.call.ReadAt(b[:min(size, 4)], addr) != nil {
 			return syscall.EFAULT
 		}
 		q.in.B = append(q.in.Bytes(24)[8:20:20], b...)
+		q.in.B = binary.LittleEndian.AppendUint32(q.in.B, size)
 	case cmdMigrateID:
 		handle, fd := q.in.U32(), int32(q.in.U32())
 		ino, err := inodeOf(fmt.Sprintf("/proc/%d/fd/%d", q.call.PID(), fd))

@@ -358,30 +358,36 @@ func (q *command) resolveRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	return nil, 0
 }
 
+// optionSizes has the sizes of the values of options: a byte or an int.
+var optionSizes = map[uint32]uint32{optionTOS: 1, optionReuse: 4, optionAFOnly: 4,
+	optionAckTimeout: 1}
+
 func (q *command) setOption(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	i, no := q.id()
 	if no != 0 {
 		return nil, no
 	}
-	level, name, value := q.in.U32(), q.in.U32(), q.in.Bytes(4)
-	if level != levelID {
+	level, name, value, size := q.in.U32(), q.in.U32(), q.in.U32(), q.in.U32()
+	want, ok := optionSizes[name]
+	switch {
+	case level != levelID || !ok:
 		return nil, syscall.ENOSYS
+	case size != want:
+		return nil, syscall.EINVAL
 	}
 	switch name {
 	case optionTOS:
-		i.tos = value[0]
+		i.tos = uint8(value)
 	case optionReuse:
-		i.reuse = value[0] != 0
+		i.reuse = value != 0
 	case optionAFOnly:
-		i.afOnly = new(bool)
-		*i.afOnly = value[0] != 0
+		only := value != 0
+		i.afOnly = &only
 	case optionAckTimeout:
-		if value[0] > maxAckTimeout {
+		if value > maxAckTimeout || i.datagram() {
 			return nil, syscall.EINVAL
 		}
-		i.ackTimeout = value[0]
-	default:
-		return nil, syscall.ENOSYS
+		i.ackTimeout = uint8(value)
 	}
 	return nil, 0
 }

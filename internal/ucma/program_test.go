@@ -294,7 +294,7 @@ func (p *program) option(id, name, value uint32) {
 	if err := p.mem.access(enc(value), at, true); err != nil {
 		p.t.Fatal(err)
 	}
-	p.do(cmdSetOption, enc(at, id, uint32(levelID), name, uint32(4)), 0)
+	p.do(cmdSetOption, enc(at, id, uint32(levelID), name, optionSizes[name]), 0)
 }
 
 var testParam = connParam{qpn: 77, private: []byte("hello"), responder: 4, initiator: 3, retry: 5,

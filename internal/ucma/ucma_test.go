@@ -330,6 +330,24 @@ func TestResolveErrors(t *testing.T) {
 	p[0].do(cmdResolveRoute, enc(id, uint32(1)), 0)
 }
 
+// The value of an option must have its size, as in the kernel.
+func TestOptionSizes(t *testing.T) {
+	p := pair(t)[0]
+	id, datagram := p.create(1, psTCP), p.create(2, psUDP)
+	at := p.mem.alloc(4)
+	set := func(id, name, size uint32) []byte { return enc(at, id, uint32(levelID), name, size) }
+	for name, want := range optionSizes {
+		for _, size := range []uint32{1, 4, 8} {
+			if size != want {
+				p.fails(syscall.EINVAL, cmdSetOption, set(id, name, size), 0)
+			}
+		}
+		p.do(cmdSetOption, set(id, name, want), 0)
+	}
+	p.fails(syscall.EINVAL, cmdSetOption, set(datagram, optionAckTimeout, 1), 0)
+	p.fails(syscall.ENOSYS, cmdSetOption, set(id, 9, 4), 0)
+}
+
 // Counters of retries beyond their fields are the largest ones, as with the kernel.
 func TestLargeRetries(t *testing.T) {
 	p := pair(t)
