@@ -125,3 +125,18 @@ func TestSharedPort(t *testing.T) {
 	p.do(cmdBindIP, enc(any, other), 0)
 	p.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(own, p.create(4, psTCP)), 0)
 }
+
+// An address that this host does not have has another error number than one of another interface.
+// After it, the ID can have another address.
+func TestForeignAddress(t *testing.T) {
+	p := pair(t)[0]
+	foreign := netip.MustParseAddrPort("203.0.113.1:5")
+	if ofHost(foreign.Addr()) || !ofHost(netip.MustParseAddr("127.0.0.1")) {
+		t.Error("ofHost is wrong")
+	}
+	id := p.create(1, psTCP)
+	p.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(foreign, id), 0)
+	own := netip.AddrPortFrom(p.addr, 0)
+	p.fails(syscall.EADDRNOTAVAIL, cmdResolveIP, enc(foreign, own, id, uint32(2000)), 0)
+	p.do(cmdBindIP, enc(own, id), 0)
+}

@@ -4,6 +4,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/gorxe/gorxe/roce/cm"
@@ -17,7 +20,8 @@ type command struct {
 	out  int   // size of the result that the program expects
 	n    int64 // what write returns
 
-	listening *id // of a successful LISTEN
+	listening *id        // of a successful LISTEN
+	foreign   netip.Addr // the address that the device does not have, of ENODEV
 }
 
 // handlers lists the commands that the owner of the loop executes. They return the result.
@@ -86,12 +90,23 @@ func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 		no = q.listening.announce()
 	}
 	switch {
+	case no == syscall.ENODEV && !ofHost(q.foreign):
+		return 0, syscall.EADDRNOTAVAIL
 	case no != 0:
 		return 0, no
 	case result != nil && c.WriteAt(result[:min(q.out, len(result))], to) != nil:
 		return 0, syscall.EFAULT
 	}
 	return q.n, 0
+}
+
+// ofHost reports whether an interface of this host has the address.
+func ofHost(a netip.Addr) bool {
+	addrs, err := net.InterfaceAddrs()
+	return err == nil && slices.ContainsFunc(addrs, func(o net.Addr) bool {
+		p, err := netip.ParsePrefix(o.String())
+		return err == nil && p.Addr() == a
+	})
 }
 
 // prepare copies what commands need besides their structure, before the owner of the loop executes

@@ -248,6 +248,7 @@ func (q *command) bindIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 		return nil, syscall.EINVAL
 	}
 	if _, ok := i.dev.gid(a.Addr()); !ok && !i.dev.anyOf(a.Addr()) {
+		q.foreign = a.Addr()
 		return nil, syscall.ENODEV
 	}
 	return nil, i.bind(a)
@@ -276,22 +277,23 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	if len(i.file.events) >= maxEvents { // each call causes one
 		return nil, syscall.ENOMEM
 	}
-	if !i.bound {
-		if !src.IsValid() {
-			src = netip.AddrPortFrom(netip.IPv4Unspecified(), src.Port())
-			if dst.Addr().Is6() {
-				src = netip.AddrPortFrom(netip.IPv6Unspecified(), src.Port())
-			}
-		}
-		if no := i.bind(src); no != 0 {
-			return nil, no
+	if !src.IsValid() {
+		src = netip.AddrPortFrom(netip.IPv4Unspecified(), src.Port())
+		if dst.Addr().Is6() {
+			src = netip.AddrPortFrom(netip.IPv6Unspecified(), src.Port())
 		}
 	}
 	index := -1
-	if !i.dev.anyOf(i.src.Addr()) {
+	if !i.dev.anyOf(src.Addr()) {
 		var ok bool
-		if index, ok = i.dev.gid(i.src.Addr()); !ok {
+		if index, ok = i.dev.gid(src.Addr()); !ok {
+			q.foreign = src.Addr()
 			return nil, syscall.ENODEV
+		}
+	}
+	if !i.bound {
+		if no := i.bind(src); no != 0 {
+			return nil, no
 		}
 	}
 	dst = netip.AddrPortFrom(i.peerAt(dst.Addr()), dst.Port())

@@ -275,7 +275,7 @@ func TestErrors(t *testing.T) {
 	p.fails(syscall.EINVAL, cmdCreateID, enc(uint64(1), uint16(psTCP), uint8(99)), 4)
 	p.fails(syscall.ENOSYS, cmdBind, enc(id, make([]byte, 132)), 0)
 	p.fails(syscall.ENOSYS, 1000, nil, 0)
-	p.fails(syscall.ENODEV, cmdBindIP, enc(netip.MustParseAddrPort("203.0.113.1:5"), id), 0)
+	p.fails(syscall.EADDRNOTAVAIL, cmdBindIP, enc(netip.MustParseAddrPort("203.0.113.1:5"), id), 0)
 	p.fails(syscall.EINVAL, cmdBindIP, enc(netip.AddrPort{}, id), 0)
 	p.fails(syscall.EINVAL, cmdResolveRoute, enc(id, uint32(0)), 0)
 	p.fails(syscall.EINVAL, cmdConnect, enc(testParam, id, make([]byte, 12)), 0)
