@@ -57,6 +57,12 @@ func TestLoopbackAddress(t *testing.T) {
 	}
 }
 
+// A device on a loopback address serves other devices on such addresses.
+func TestOwnLoopbackAddress(t *testing.T) {
+	p := pairOn(t, testbed.Config{UDP: true})
+	established(t, p[0], p[1])
+}
+
 // Listeners on all IPv4 and on all IPv6 addresses share a port if the latter wants only those. tgtd
 // opens both.
 func TestFamilies(t *testing.T) {

@@ -11,9 +11,11 @@ import (
 // offer handles a request to a listener: it creates an ID and reports it to the program.
 func (i *id) offer(now cm.Time, m *cm.CM, e cm.Event) {
 	r := e.Request
-	if _, own := i.dev.gid(r.Addr.Remote.Addr()); !own && i.src.Addr().IsLoopback() {
-		i.refuse(now, m, e.ID)
-		return
+	if a := i.src.Addr(); a.IsLoopback() && i.dev.anyOf(a) {
+		if _, own := i.dev.gid(r.Addr.Remote.Addr()); !own {
+			i.refuse(now, m, e.ID)
+			return
+		}
 	}
 	if largest := i.dev.dev.Info().ActiveMTU; !i.datagram() && r.MTU > largest {
 		reason, info := cm.RejectMTU(largest)
