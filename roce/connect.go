@@ -20,7 +20,6 @@ const (
 	defaultRetries  = 7
 	defaultRNRTimer = 12 // 0.64 ms
 	defaultRdAtomic = 16
-	defaultHopLimit = 64
 
 	// The longest packet over IPv6, an RDMA WRITE Only with Immediate, needs this much more than
 	// bth.Headroom: IP 40, UDP 8, BTH 12, RETH 16, ImmDt 4 and ICRC 4 bytes besides the payload.
@@ -271,7 +270,7 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 		return nil, 0, ErrMTU
 	}
 	if o.HopLimit == 0 {
-		o.HopLimit = defaultHopLimit
+		o.HopLimit = DefaultHopLimit
 	}
 	if o.SourcePort == 0 {
 		o.SourcePort = frame.SourcePort(0, QPN(remote[13])<<16|QPN(remote[14])<<8|QPN(remote[15]))

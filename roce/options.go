@@ -378,6 +378,9 @@ type ConnectOptions struct {
 	PathOptions
 }
 
+// DefaultHopLimit is the hop limit of packets if PathOptions name none.
+const DefaultHopLimit = 64
+
 // PathOptions are fields of the headers in front of the BTH. The zero value suits most programs.
 type PathOptions struct {
 	// Class is the traffic class, 1 to 7; higher classes are more urgent. A negative number means
@@ -387,7 +390,7 @@ type PathOptions struct {
 	// TrafficClass is the IPv4 TOS or IPv6 traffic class. If its DSCP (upper six bits) is not 0, it
 	// replaces that of the class.
 	TrafficClass uint8
-	HopLimit     uint8  // 0: 64
+	HopLimit     uint8  // 0: DefaultHopLimit
 	FlowLabel    uint32 // IPv6, 20 bits
 	SourcePort   uint16 // UDP; 0: a hash of the two QPNs in 0xc000 to 0xffff (RoCEv2 A17.9.1)
 }

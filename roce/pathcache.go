@@ -55,7 +55,7 @@ func (c *pathCache) learn(p *bth.Packet, local bth.MAC) {
 	e.mac, e.vlan = p.SrcMAC, vlan
 	e.path = frame.NewPath(&frame.Address{
 		SrcMAC: local, DstMAC: e.mac, VLAN: vlan, Src: e.gids.Local, Dst: e.gids.Remote,
-		SrcPort: madSourcePort, HopLimit: defaultHopLimit,
+		SrcPort: madSourcePort, HopLimit: DefaultHopLimit,
 	})
 }
 

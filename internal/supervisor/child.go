@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -122,16 +121,11 @@ var terminating = []syscall.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.
 
 // pending returns the signals for this process that no thread has received yet.
 func pending() uint64 {
-	b, err := os.ReadFile("/proc/self/status")
+	words, err := osnet.ProcessStatus(os.Getpid(), "ShdPnd")
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(b), "\nShdPnd:")
-	line, _, _ := strings.Cut(rest, "\n")
-	set, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
-	if err != nil {
-		return 0
-	}
+	set, _ := strconv.ParseUint(words[0], 16, 64)
 	return set
 }
 

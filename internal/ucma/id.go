@@ -247,11 +247,19 @@ func (q *command) bindIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 	case i.space == psIB || i.state != idle || i.bound || !a.IsValid():
 		return nil, syscall.EINVAL
 	}
-	if _, ok := i.dev.gid(a.Addr()); !ok && !i.dev.anyOf(a.Addr()) {
-		q.foreign = a.Addr()
-		return nil, syscall.ENODEV
+	if _, no := q.local(i.dev, a.Addr()); no != 0 {
+		return nil, no
 	}
 	return nil, i.bind(a)
+}
+
+// local returns the index of an address of the device, or -1 if it stands for any.
+func (q *command) local(d *Device, a netip.Addr) (index int, no syscall.Errno) {
+	index, ok := d.gid(a)
+	if !ok && !d.anyOf(a) {
+		q.foreign, no = a, syscall.ENODEV
+	}
+	return index, no
 }
 
 // resolveIP looks for the path to a peer. The event ADDR_RESOLVED or ADDR_ERROR follows.
@@ -283,13 +291,9 @@ func (q *command) resolveIP(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
 			src = netip.AddrPortFrom(netip.IPv6Unspecified(), src.Port())
 		}
 	}
-	index := -1
-	if !i.dev.anyOf(src.Addr()) {
-		var ok bool
-		if index, ok = i.dev.gid(src.Addr()); !ok {
-			q.foreign = src.Addr()
-			return nil, syscall.ENODEV
-		}
+	index, no := q.local(i.dev, src.Addr())
+	if no != 0 {
+		return nil, no
 	}
 	if !i.bound {
 		if no := i.bind(src); no != 0 {

@@ -30,10 +30,7 @@ const (
 	maskDestQPN         = 1 << 20
 )
 
-const (
-	hopLimit    = 64
-	minRNRTimer = 12 // 0.64 ms, as in package roce
-)
+const minRNRTimer = 12 // 0.64 ms, as in package roce
 
 // gids returns the addresses of the ID. The remote one is zero until RESOLVE_IP.
 func (i *id) gids() (p bth.GIDPair) {
@@ -62,7 +59,7 @@ func (i *id) peer() netip.AddrPort {
 func (i *id) destination() destination {
 	index, _ := i.dev.gid(i.src.Addr())
 	return destination{gid: i.gids().Remote, index: uint8(max(index, 0)), trafficClass: i.tos,
-		hopLimit: hopLimit}
+		hopLimit: roce.DefaultHopLimit}
 }
 
 func (q *command) queryRoute(cm.Time, *cm.CM) ([]byte, syscall.Errno) {
@@ -105,7 +102,7 @@ func (i *id) putPath(e *encoder, gids bth.GIDPair) {
 	binary.LittleEndian.PutUint32(b[44:], reversible)
 	binary.LittleEndian.PutUint32(b[48:], uint32(i.mtu.Enum()))
 	binary.BigEndian.PutUint16(b[52:], uint16(bth.DefaultPKey))
-	b[54], b[55] = hopLimit, i.tos
+	b[54], b[55] = roce.DefaultHopLimit, i.tos
 	b[56] = 1 // paths
 	b[58], b[59], b[60], b[61], b[62] = exactly, exactly, rate, exactly, defaultAckTimeout-1
 	e.Bytes(b)

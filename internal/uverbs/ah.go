@@ -11,8 +11,6 @@ import (
 // resolveTimeout limits the wait for a neighbor lookup.
 const resolveTimeout = 2 * time.Second
 
-const defaultHopLimit = 64
-
 // route is the destination of a QP or an address handle.
 type route struct {
 	dgid         roce.GID
@@ -31,7 +29,7 @@ func (p *route) valid() bool { return p.global != 0 && p.port == 1 }
 // ibv_rc_pingpong and other programs set 1, which a router would not let pass.
 func (p *route) setHopLimit() {
 	if !p.dgid.IsMulticast() {
-		p.hopLimit = defaultHopLimit
+		p.hopLimit = roce.DefaultHopLimit
 	}
 }
 

@@ -268,14 +268,14 @@ func TestHopLimit(t *testing.T) {
 	body[hopLimit] = 1
 	a.do(cmdModifyQP, body, 0, 0)
 	out, _ := a.do(cmdQueryQP, enc(uint64(0), a.qp, uint32(0)), 128, 0)
-	if out[hopLimit] != defaultHopLimit {
-		t.Errorf("hop limit of the QP = %d, want %d", out[hopLimit], defaultHopLimit)
+	if out[hopLimit] != roce.DefaultHopLimit {
+		t.Errorf("hop limit of the QP = %d, want %d", out[hopLimit], roce.DefaultHopLimit)
 	}
 	group := roce.GID{0: 0xff, 1: 0x0e, 15: 9}
 	for _, c := range []struct {
 		to   roce.GID
 		want uint8
-	}{{b.addr, defaultHopLimit}, {group, 3}} {
+	}{{b.addr, roce.DefaultHopLimit}, {group, 3}} {
 		_, number := a.createAH(a.pd, c.to, 3)
 		var path *roce.Path
 		a.dev.do(func() { path = a.dev.ahs[le.Uint32(number)].ah.Path() })

@@ -36,8 +36,8 @@ func (e *AdmitError) Error() string {
 // Is reports whether target is ErrAdmit.
 func (e *AdmitError) Is(target error) bool { return target == ErrAdmit }
 
-// fullLoad is the load from which it explains by itself that a flow has no bound. Below it, a flow
-// of the same or a higher priority has a jitter without a bound.
+// fullLoad is the load above which a link is too busy for bounds. Below it, a flow has no bound
+// because another one of its or a higher priority has a jitter without a bound.
 const fullLoad = 0.9
 
 // String says what is wrong and what helps.

@@ -94,37 +94,30 @@ func (s session) Send(b *filecopy.Block) error {
 	var abort *rftp.AbortError
 	switch {
 	case errors.As(s.Sender.Err(), &abort) && abort.Session != 0:
-		return stopped{abort.Text}
+		// It reads like the answer about the file, which may arrive later.
+		return said{filecopy.ErrStopped, abort.Text}
 	case errors.Is(err, rftp.ErrEnded):
 		return fmt.Errorf("%w: %w", filecopy.ErrStopped, err)
 	}
 	return err // the connection has ended
 }
 
-// stopped is the reason for which the peer has refused a session. It reads like the answer about
-// the file, which may arrive later.
-type stopped struct{ text string }
-
-func (s stopped) Error() string { return "receiver: " + filecopy.Printable(s.text) }
-
-func (s stopped) Unwrap() error { return filecopy.ErrStopped }
-
-// aborted is an error that consists of the reason for which the server has ended the connection.
-type aborted struct {
+// said is an error that consists of the peer's reason for it.
+type said struct {
 	error
 	text string
 }
 
-func (a aborted) Error() string { return "receiver: " + filecopy.Printable(a.text) }
+func (s said) Error() string { return "receiver: " + filecopy.Printable(s.text) }
 
-func (a aborted) Unwrap() error { return a.error }
+func (s said) Unwrap() error { return s.error }
 
 // reasonOf returns an error of a client that begins with the words of the server, if it has ended
 // the connection.
 func reasonOf(err error) error {
 	var abort *rftp.AbortError
 	if errors.As(err, &abort) && abort.Session == 0 {
-		return aborted{err, abort.Text}
+		return said{err, abort.Text}
 	}
 	return err
 }

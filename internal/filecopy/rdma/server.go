@@ -31,7 +31,7 @@ type Server struct {
 	// clients.
 	Failed func(c *rftp.Conn, path string, err error)
 	// Ignored, if set, is called for each special file that a client wants to read. The protocol
-	// has no word for that.
+	// has no message for that.
 	Ignored func(c *rftp.Conn, path, kind string)
 }
 

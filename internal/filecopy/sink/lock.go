@@ -37,7 +37,7 @@ func (s *Sink) lock(f *file) {
 	s.locking(f)
 }
 
-// locking asks for a file that may be locked, unless another session writes it: then later.
+// locking counts a file in Sink.locked, then locks it and asks for it.
 func (s *Sink) locking(f *file) {
 	f.mu.Lock()
 	f.counted = true
@@ -45,7 +45,7 @@ func (s *Sink) locking(f *file) {
 	s.prepare(f)
 }
 
-// uncount ends the part of a file in the number of locked files: it has arrived, or has failed.
+// uncount takes a file out of Sink.locked: it has arrived, or has failed.
 func (f *file) uncount() {
 	f.mu.Lock()
 	counted := f.counted
@@ -56,7 +56,7 @@ func (f *file) uncount() {
 	}
 }
 
-// next lets the next file be locked in place of one that has ended.
+// next locks a file that waits for that, in place of one that was uncounted.
 func (s *Sink) next() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

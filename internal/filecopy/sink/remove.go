@@ -145,7 +145,7 @@ func (r *remover) unlock(root *os.Root, name string) (restore func()) {
 		return func() {}
 	}
 	mode := info.Mode() & attributes
-	if r.chmod(root, name, mode|userAll) != nil { // deleting tells
+	if r.chmod(root, name, mode|userAll) != nil { // then deleting fails with the reason
 		return func() {}
 	}
 	return func() { _ = r.chmod(root, name, mode) }
