@@ -38,8 +38,8 @@ type Conn struct {
 }
 
 // farewellTime is how long Close waits for a peer that has ended the connection. The kernel's rxe
-// repeats its last message about once in this time, or twice.
-const farewellTime = time.Second
+// repeats its last message after its ACK timeout, which rdma_cm sets to 2.1 s in Linux 6.1.
+const farewellTime = 5 * time.Second
 
 var (
 	_ net.Conn      = (*Conn)(nil)
@@ -121,8 +121,8 @@ func (c *Conn) CloseWrite() error {
 
 // Close ends the connection. It waits until the peer's device has acknowledged everything that was
 // written, at most for the time of Config.Linger. If the peer has ended both directions first, it
-// waits until the peer disconnects, at most a second. Data that was not read is lost. Calls that
-// wait return an error that matches net.ErrClosed.
+// waits until the peer disconnects, at most for the same time or 5 s. Data that was not read is
+// lost. Calls that wait return an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
