@@ -95,12 +95,33 @@ func (t *table) end(r *row) {
 		t.each(r)
 	case r.result == "skip":
 		t.skipped = append(t.skipped, r.test+": "+r.why)
+	case r.result == "fail":
+		t.blame(r)
 	}
 }
 
-// reason is the first failure that the test reported.
+// blame adds the output of a subtest that failed to the test around it.
+func (t *table) blame(r *row) {
+	i := strings.LastIndexByte(r.test, '/')
+	if i < 0 {
+		return
+	}
+	if outer := t.open[r.test[:i]]; outer != nil {
+		outer.output = append(outer.output, r.test[i+1:]+":\n")
+		outer.output = append(outer.output, r.output...)
+	}
+}
+
+// maxReason bounds the lines of output that the table prints for a failure.
+const maxReason = 30
+
+// reason is the first lines that the test printed.
 func (r *row) reason() string {
+	var lines []string
 	for _, l := range r.output {
+		if len(lines) == maxReason {
+			break
+		}
 		l = strings.TrimSpace(l)
 		if l == "" || strings.HasPrefix(l, "=== ") || strings.HasPrefix(l, "--- ") ||
 			strings.HasPrefix(l, "interop: ") {
@@ -112,9 +133,9 @@ func (r *row) reason() string {
 				l = after
 			}
 		}
-		return l
+		lines = append(lines, l)
 	}
-	return ""
+	return strings.Join(lines, "\n  ")
 }
 
 // abandon fails the scenarios that started and never ended: the time limit was reached or the test

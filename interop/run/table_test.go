@@ -54,6 +54,24 @@ SKIP TestTools: this host lacks gcc
 	}
 }
 
+// What a subtest without a scenario prints belongs to the scenario around it.
+func TestFailureInSubtest(t *testing.T) {
+	tab := newTable()
+	for l := range strings.Lines(`{"Action":"run","Test":"T/user"}
+{"Action":"attr","Test":"T/user","Key":"scenario","Value":"user"}
+{"Action":"run","Test":"T/user/rping"}
+{"Action":"output","Test":"T/user/rping","Output":"    a_test.go:7: client:\n"}
+{"Action":"output","Test":"T/user/rping","Output":"        it failed\n"}
+{"Action":"fail","Test":"T/user/rping"}
+{"Action":"fail","Test":"T/user"}
+`) {
+		tab.take([]byte(strings.TrimSpace(l)))
+	}
+	if want := "rping:\n  client:\n  it failed"; len(tab.rows) != 1 || tab.rows[0].why != want {
+		t.Errorf("%d rows, reason %q", len(tab.rows), tab.rows[0].why)
+	}
+}
+
 // A scenario that started and never ends, because the run was killed, has failed.
 func TestAbandoned(t *testing.T) {
 	tab := newTable()
