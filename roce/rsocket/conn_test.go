@@ -434,15 +434,10 @@ func TestBufferPages(t *testing.T) {
 // Close answers a peer that has ended the connection until the peer disconnects, too.
 func TestFarewell(t *testing.T) {
 	client, server := newPair(t, Config{})
-	end := func(c *Conn) {
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-			t.Fatalf("Read() = %d, %v; want EOF", n, err)
-		}
-	}
 	check(t, client.CloseWrite())
-	end(server)
+	expectEnd(t, server)
 	check(t, server.CloseWrite()) // ends both directions
-	end(client)
+	expectEnd(t, client)
 	expectFarewell(t, client, server)
 }
 
@@ -456,7 +451,16 @@ func TestFarewellAtSameTime(t *testing.T) {
 		c.control()
 		c.mu.Unlock()
 	}
+	expectEnd(t, client)
 	expectFarewell(t, client, server)
+}
+
+// expectEnd checks that the peer ends the stream.
+func expectEnd(t *testing.T, c *Conn) {
+	t.Helper()
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Fatalf("Read() = %d, %v; want EOF", n, err)
+	}
 }
 
 // expectFarewell checks that client.Close waits until the server disconnects.
@@ -480,6 +484,7 @@ func expectFarewell(t *testing.T, client, server *Conn) {
 	if err := client.rc.Err(); err != nil && time.Since(start) < farewellTime {
 		t.Errorf("the connection has ended while the peer may need an answer: %v", err)
 	}
+	server.SetLinger(0) // it does not wait for the client
 	check(t, server.Close())
 	check(t, <-closed)
 }
