@@ -77,6 +77,7 @@ func (a *Acceptor[C]) Run(ctx context.Context, l *roce.Listener) error {
 		slot, err := connecting.Take(ctx, peer, stop)
 		if err != nil { // ctx has ended
 			stop(nil)
+			_ = r.RejectWith(roce.RejectNoResources, nil) // fails if the client has given up
 			return nil
 		}
 		wg.Go(func() {

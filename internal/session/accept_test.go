@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorxe/gorxe/internal/endpoint"
@@ -198,6 +199,58 @@ func TestReplacedRequest(t *testing.T) {
 	if !errors.Is(err, halfopen.ErrReplaced) || !c.closed {
 		t.Errorf("session() = %v, want ErrReplaced; the connection is closed: %v", err, c.closed)
 	}
+}
+
+// When Run ends, a request that waits for one of the slots is refused, like those that have one.
+func TestEndRefusesWaitingRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tb, err := testbed.New(testbed.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer tb.Close()
+		l, err := tb.Dev[1].Listen(netip.AddrPortFrom(netip.Addr{}, acceptPort), roce.ListenOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a := Acceptor[*closer]{
+			Open: func(ctx context.Context, r *roce.Request) (*closer, error) {
+				<-ctx.Done()
+				return nil, errors.Join(ctx.Err(), r.Reject(nil))
+			},
+			Ended: func(netip.AddrPort, error) {},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx, l) }()
+		pd, err := tb.Dev[0].AllocPD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		const n = MaxConnecting + 1
+		dialed := make(chan error, n)
+		for range n {
+			q, err := tb.Dev[0].CreateQP(pd, roce.QPConfig{SendDepth: 1, RecvDepth: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() {
+				_, err := tb.Dev[0].Dial(t.Context(), tb.Addr(1, acceptPort), q, roce.DialOptions{})
+				dialed <- err
+			}()
+		}
+		time.Sleep(halfopen.MinTime) // the requests have arrived, and none was replaced
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		for range n {
+			if err := <-dialed; !errors.Is(err, roce.ErrRefused) {
+				t.Errorf("Dial() = %v, want ErrRefused", err)
+			}
+		}
+	})
 }
 
 // closer is a connection that remembers whether it was closed.
