@@ -73,6 +73,19 @@ func TestEndSendsACK(t *testing.T) {
 	}
 }
 
+// A closed SRQ refuses SetLimit as PostRecv, not because of its depth.
+func TestSetLimitOfClosedSRQ(t *testing.T) {
+	_, b := newRig(t, rigConfig{})
+	srq, err := b.CreateSRQ(b.pd, SRQConfig{Depth: 4})
+	must(t, err)
+	must(t, srq.Close())
+	for _, n := range []int{0, 2} {
+		if err := srq.SetLimit(n); !errors.Is(err, ErrClosed) {
+			t.Errorf("SetLimit(%d) = %v, want %v", n, err, ErrClosed)
+		}
+	}
+}
+
 // TestSRQCloseDuringPost: SRQ.PostRecv posts nothing once Close has returned.
 func TestSRQCloseDuringPost(t *testing.T) {
 	const depth, rounds = 4096, 20

@@ -86,8 +86,15 @@ func (s *SRQ) PostRecv(wrs ...RecvWR) error {
 
 // SetLimit requests one EventSRQLimit when fewer than n receives are left; 0 cancels the request.
 //
-// Errors: ErrInvalidAttr.
-func (s *SRQ) SetLimit(n int) error { return s.srq.SetLimit(n) }
+// Errors: ErrInvalidAttr, ErrClosed.
+func (s *SRQ) SetLimit(n int) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() { // Close resets the depth, which limits n
+		return ErrClosed
+	}
+	return s.srq.SetLimit(n)
+}
 
 // Len returns the number of posted receives.
 func (s *SRQ) Len() int { return s.srq.Len() }
