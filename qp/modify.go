@@ -183,7 +183,7 @@ func (q *QP) Modify(now Time, a *Attr, mask AttrMask) error {
 		return fmt.Errorf("%w: %s to %s does not accept %s; remove it from the mask",
 			ErrInvalidAttr, from, to, extra)
 	}
-	if err := q.checkAttr(a, mask); err != nil {
+	if err := q.CheckAttr(a, mask); err != nil {
 		return err
 	}
 	if err := q.checkBusy(from, mask); err != nil {
@@ -251,8 +251,9 @@ func (q *QP) checkBusy(from State, mask AttrMask) error {
 	return nil
 }
 
-// checkAttr checks the ranges of attributes.
-func (q *QP) checkAttr(a *Attr, mask AttrMask) error {
+// CheckAttr checks the ranges of attributes. With AttrPathMTU, only the owner of the engine may
+// call it.
+func (q *QP) CheckAttr(a *Attr, mask AttrMask) error {
 	bad := func(f string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrInvalidAttr, fmt.Sprintf(f, args...))
 	}

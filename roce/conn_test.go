@@ -278,6 +278,51 @@ func TestDialInvalidAddress(t *testing.T) {
 	}
 }
 
+// Dial and Connect refuse options that are out of range before they send or change anything.
+func TestOptionsOutOfRange(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
+	for _, o := range []ConnectOptions{
+		{MinRNRTimer: 32}, {MinRNRTimer: 300}, {MaxRdAtomic: MaxRdAtomic + 1},
+		{MaxDestRdAtomic: 300}, {Timeout: 32}, {Retries: 8}, {RNRRetries: 8}, {Access: MWBind},
+	} {
+		_, err := k.a.Dial(within(t), k.addr, k.a.qp, DialOptions{ConnectOptions: o})
+		if !errors.Is(err, ErrConnParams) {
+			t.Errorf("Dial with %+v: %v", o, err)
+		}
+		err = k.a.qp.Connect(within(t), k.b.qp.Local(), o)
+		if !errors.Is(err, ErrConnParams) || !errors.Is(err, ErrInvalidAttr) {
+			t.Errorf("Connect with %+v: %v", o, err)
+		}
+		if s := k.a.qp.State(); s != StateInit {
+			t.Fatalf("the QP is in %v after %+v", s, o)
+		}
+	}
+	if n := k.a.Counters().CM.Sent[0]; n != 0 {
+		t.Errorf("%d requests sent", n)
+	}
+}
+
+// Accept refuses options that are out of range, and the peer.
+func TestAcceptOptionsOutOfRange(t *testing.T) {
+	k := newConnPair(t, rigConfig{})
+	l := k.listen(t)
+	got := make(chan error, 1)
+	go func() {
+		r, err := l.Accept(within(t))
+		if err == nil {
+			_, err = r.Accept(within(t), k.b.qp,
+				AcceptOptions{ConnectOptions: ConnectOptions{MinRNRTimer: 32}})
+		}
+		got <- err
+	}()
+	if _, err := k.a.Dial(within(t), k.addr, k.a.qp, DialOptions{}); !errors.Is(err, ErrRefused) {
+		t.Errorf("Dial: %v", err)
+	}
+	if err := <-got; !errors.Is(err, ErrConnParams) {
+		t.Errorf("Accept: %v", err)
+	}
+}
+
 // Port 0 is replaced by a free port, a different one for each listener.
 func TestListenOnAnyPort(t *testing.T) {
 	k := newConnPair(t, rigConfig{})

@@ -45,13 +45,16 @@ func (q *QP) Local() Endpoint {
 // this QP have in common, so both sides must get the peer's Features unchanged. If this side has
 // chosen no traffic class, it uses the peer's.
 //
-// Errors: ErrInvalid, ErrClass, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU, ErrQPState,
-// ErrInvalidAttr, ErrClosed.
+// Errors: ErrInvalid, ErrClass, ErrPKey, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,
+// ErrConnParams, ErrQPState, ErrInvalidAttr, ErrClosed.
 func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) error {
 	if q.closed.Load() {
 		return ErrClosed
 	}
 	if err := q.checkRemote(&remote, &o); err != nil {
+		return err
+	}
+	if err := q.checkOptions(&o); err != nil {
 		return err
 	}
 	if remote.PKey != 0 {
@@ -82,6 +85,21 @@ func (q *QP) Connect(ctx context.Context, remote Endpoint, o ConnectOptions) err
 	return q.device().do(func(now qp.Time) {
 		q.device().gsi.alive.watch(now, q, o.KeepAlive, o.KeepAlive)
 	})
+}
+
+// optionAttrs are the attributes that ConnectOptions determine alone.
+const optionAttrs = AttrAccess | AttrMaxRdAtomic | AttrMaxDestRdAtomic | AttrMinRNRTimer |
+	AttrTimeout | AttrRetryCnt | AttrRNRRetry
+
+// checkOptions refuses options that are out of range, before anything is sent or changed.
+func (q *QP) checkOptions(o *ConnectOptions) error {
+	for _, t := range q.transitions(&Endpoint{}, o, &Path{}, 0) {
+		err := q.qp.CheckAttr(t.attr.engine(), qp.AttrMask(t.mask&optionAttrs))
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrConnParams, err)
+		}
+	}
+	return nil
 }
 
 func (q *QP) checkRemote(remote *Endpoint, o *ConnectOptions) error {

@@ -98,6 +98,9 @@ func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 	if o.MTU != 0 && !o.MTU.Valid() {
 		return nil, invalidMTU(o.MTU)
 	}
+	if err := q.checkOptions(&o.ConnectOptions); err != nil {
+		return nil, err
+	}
 	if q.gidIndex() < 0 {
 		local.Addr = netip.Addr{} // the route selects it
 	}

@@ -101,7 +101,7 @@ type AcceptOptions struct {
 // may be other requests, and give ctx a deadline.
 //
 // Other errors: ErrAnswered, ErrInvalid, ErrClass, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
-// ErrPrivateData, ErrClosed.
+// ErrPrivateData, ErrConnParams, ErrClosed.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
 	if err := r.claim(); err != nil {
 		return nil, err
@@ -173,6 +173,9 @@ func (r *Request) check(q *QP, o *AcceptOptions) error {
 			q.Type())
 	case o.MTU != 0 && !o.MTU.Valid():
 		return invalidMTU(o.MTU)
+	}
+	if err := q.checkOptions(&o.ConnectOptions); err != nil {
+		return err
 	}
 	if err := q.checkPKey(r.req.PKey); err != nil {
 		return err
