@@ -58,8 +58,8 @@ func (d *Device) dropSlab(s *slab) {
 // Without QPConfig.SendCQ, CreateQP creates a CQ that holds all completions of the QP, so it cannot
 // overrun: see QP.SendCQ.
 //
-// Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrClass, ErrTooManyQPs, ErrNoMemory,
-// ErrNoGID, ErrForeign, ErrClosed.
+// Errors: ErrInvalid, ErrInvalidDepth, ErrInvalidAttr, ErrClass, ErrPKey, ErrTooManyQPs,
+// ErrNoMemory, ErrNoGID, ErrForeign, ErrClosed.
 func (d *Device) CreateQP(pd *PD, c QPConfig) (*QP, error) {
 	c.setDefaults()
 	d.ctl.Lock()
