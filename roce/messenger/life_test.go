@@ -517,3 +517,23 @@ func TestCancelWithoutCredits(t *testing.T) {
 	_, _ = x.Close(), y.Close()
 	wg.Wait()
 }
+
+// When the network interface disappears, calls that wait return roce.ErrGone, and not the status of
+// the receives, thousands of which complete before the connection ends.
+func TestInterfaceGone(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	c := messenger.Config{Depth: messenger.MaxDepth, MaxMessage: 64}
+	x, _ := connect(t, b, c, c)
+	got := make(chan error, 1)
+	go func() {
+		_, err := x.Recv(background(t))
+		got <- err
+	}()
+	time.Sleep(10 * time.Millisecond)
+	if err := b.Link.Port(0).Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; !errors.Is(err, roce.ErrGone) {
+		t.Errorf("Recv() = %v, want %v", err, roce.ErrGone)
+	}
+}

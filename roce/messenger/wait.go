@@ -284,6 +284,8 @@ func (c *Conn) ended(n int, err error) error {
 	_ = c.dev.Await(ctx, func() bool { return c.conn.Err() != nil })
 	if why := c.conn.Err(); why != nil {
 		err = why
+	} else if why := c.dev.Err(); why != nil { // the connection learns of it after its completions
+		err = why
 	}
 	return err
 }
