@@ -185,7 +185,8 @@ func (c *Conn) RemoteAddr() netip.AddrPort { return c.remote }
 func (c *Conn) LocalAddr() netip.AddrPort { return c.conn.LocalAddr() }
 
 // PD returns the protection domain of the connection. Memory that the peer accesses must be
-// registered in it.
+// registered in it. Unless the connection is one of Serve or has Config.PD, close the regions
+// before Close.
 func (c *Conn) PD() *roce.PD { return c.pd }
 
 // QP returns the queue pair, for its statistics.
@@ -222,6 +223,9 @@ func (c *Conn) drain(ctx context.Context) error {
 // Close waits until the peer has acknowledged what was sent, at most for Config.Linger, ends the
 // connection and releases everything. Calls of other goroutines return with an error that wraps
 // roce.ErrClosed. Closing twice is harmless. Messages that were not released can still be read.
+//
+// Errors: one that wraps roce.ErrInUse if memory is registered in a PD that the connection owns;
+// close the memory and then the PD. An error if the peer has not acknowledged everything.
 func (c *Conn) Close() (err error) {
 	c.closing.Do(func() { err = c.close() })
 	return c.failed("close", err)

@@ -20,7 +20,8 @@ type Op struct {
 	// the connection.
 	Local []byte
 	// SGE replaces Local if its Length is not 0: a part of a region in Conn.PD (MR.SGE), without a
-	// copy. See Conn.Do for contexts that end.
+	// copy. Other memory ends the connection with roce.ErrInvalidKey. See Conn.Do for contexts that
+	// end.
 	SGE roce.SGE
 	// Value is the new value of OpCmpSwap and the addend of OpFetchAdd. Compare is for OpCmpSwap.
 	// The 8 bytes of memory are in the host byte order of the peer.
