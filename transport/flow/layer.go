@@ -264,8 +264,10 @@ func (l *Layer) beginClose(id uint32, scheduled func() bool, mark func()) (open,
 	return open, used
 }
 
-// Close frees the channels and the objects of the layer. Close its senders and receivers, and the
-// scheduler, before.
+// Close frees the channels and the objects of the layer. Close its senders and receivers, the
+// scheduler, and the memory of Alloc before.
+//
+// Errors: ErrBusy; roce.ErrInUse if memory of Alloc is left.
 func (l *Layer) Close() error {
 	l.mu.Lock()
 	if l.closed {
