@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/clock"
 )
 
@@ -37,9 +38,16 @@ var (
 	ErrConfig = errors.New("loopback: invalid configuration")
 	// ErrClosed means that the Port was closed. It wraps net.ErrClosed.
 	ErrClosed = fmt.Errorf("loopback: port is closed: %w", net.ErrClosed)
-	// ErrNoRoute means that no Port of the link has the address.
-	ErrNoRoute = errors.New("loopback: no port of this link has the address")
+	// ErrNoRoute means that no Port of the link has the address. It matches driver.ErrNoRoute, so
+	// that programs can test how they handle that error of other ports.
+	ErrNoRoute error = noRoute{}
 )
+
+type noRoute struct{}
+
+func (noRoute) Error() string { return "loopback: no port of this link has the address" }
+
+func (noRoute) Is(target error) bool { return target == driver.ErrNoRoute }
 
 // Config configures a Link. The zero value gives two Ports on a perfect link in real time.
 type Config struct {

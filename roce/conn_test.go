@@ -272,7 +272,7 @@ func TestDialInvalidAddress(t *testing.T) {
 		}
 	}
 	if _, err := k.a.Dial(within(t), netip.MustParseAddrPort("192.0.2.1:9"), k.a.qp,
-		DialOptions{}); !errors.Is(err, ErrUnreachable) ||
+		DialOptions{}); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNoRoute) ||
 		!strings.Contains(err.Error(), "192.0.2.1: ") {
 		t.Errorf("unknown address: %v", err)
 	}
