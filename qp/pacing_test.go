@@ -3,6 +3,8 @@ package qp
 import (
 	"math"
 	"testing"
+
+	"github.com/gorxe/gorxe/bth"
 )
 
 // A paced QP sends at 1.25 times the rate of its window, never more than a burst at once, and waits
@@ -33,6 +35,32 @@ func TestPacing(t *testing.T) {
 	// The burst is 1/8 of the round trip, and the timer may be a tick late.
 	if limit := int(250*(ms/8+1<<tickShift)/ms) + 2; most > limit {
 		t.Errorf("%d packets at once, want at most %d", most, limit)
+	}
+}
+
+// A QP that waits for the pacer continues if its congestion control changes meanwhile, even if
+// nothing is in flight whose ACK would make it send.
+func TestChangeCongestionWhilePaced(t *testing.T) {
+	k := lossy(t, 200, 200, 1)
+	k.q.cc.epoch = 1
+	k.q.setPace()
+	k.post(k.wr(1, OpWrite, 200*talkMTU))
+	sent := len(k.listen())
+	if sent == 0 || sent == 200 || k.q.cc.wake == 0 {
+		t.Fatalf("%d packets sent, the QP waits until %d", sent, k.q.cc.wake)
+	}
+	k.say(pkt{op: bth.RCAck, psn: sent - 1, syndrome: bth.ACKNoLimit})
+	if n := len(k.listen()); n != 0 || k.q.una != k.q.max {
+		t.Fatalf("%d packets after the ACK, %d in flight", n, k.q.max-k.q.una)
+	}
+	must(t, k.q.Modify(k.now, &Attr{Congestion: CongestionNone}, AttrCongestion))
+	n := len(k.listen())
+	for at, ok := k.NextTimeout(); ok && n == 0; at, ok = k.NextTimeout() {
+		k.now = max(at, k.now)
+		n = len(k.listen())
+	}
+	if n == 0 {
+		t.Error("the QP sends nothing and has no timer")
 	}
 }
 

@@ -55,6 +55,7 @@ func (q *QP) setCongestion(a Congestion) {
 		if q.win.modeled {
 			q.cc.init()
 			q.setPace()
+			q.eng.schedule(q) // it may have waited for its old rate
 		}
 	}
 }
