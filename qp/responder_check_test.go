@@ -303,6 +303,26 @@ func TestQPAccessFlags(t *testing.T) {
 	k.hears("ACK +0 msn=1")
 }
 
+// A READ, atomic or FLUSH request that carries data is an invalid request, and is not executed.
+func TestRequestWithUnexpectedPayload(t *testing.T) {
+	for _, p := range []func(k *talk) pkt{
+		func(k *talk) pkt { return k.read(0, 0, 8) },
+		func(k *talk) pkt { return k.fetchAdd(0, 0, 1) },
+		func(k *talk) pkt {
+			va, key := k.remote(0)
+			return pkt{op: bth.RCFlush, va: va, key: key, n: 8, placement: PlaceGlobal}
+		},
+	} {
+		k := newTalk(t, RC)
+		k.snapshot()
+		x := p(k)
+		x.data = seq(8)
+		k.say(x)
+		k.refused(invalid, "QP_REQ_ERR")
+		k.unchanged()
+	}
+}
+
 // IBA 9.7.4.1.5: an operation of no bytes accesses no memory, so its key and address are not
 // checked.
 func TestZeroLengthNeedsNoKey(t *testing.T) {
