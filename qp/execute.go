@@ -173,11 +173,13 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 		s = q.scope
 	}
 	b, v := q.eng.mrs.CheckScope(q.pd, s, mr.Key(key), va, n, need)
-	if v != mr.OK {
-		if v != mr.Foreign {
-			return nil, refuseAccess
-		}
+	switch {
+	case v == mr.Foreign:
 		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(key))
+	case v != mr.OK:
+		return nil, refuseAccess
+	case q.eng.target != nil: // of an earlier request that stored nothing
+		q.eng.target = nil
 	}
 	return b, accept
 }

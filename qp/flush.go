@@ -140,7 +140,7 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	if v := q.answers.freshSpace(); v != accept {
 		return v
 	}
-	if v == mr.Foreign {
+	if q.eng.target = nil; v == mr.Foreign {
 		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
 	}
 	q.eng.place(mem, p)

@@ -307,3 +307,19 @@ func TestNextWithForeignMemory(t *testing.T) {
 		}
 	}
 }
+
+// A READ of memory of another process does not make the next WRITE or ATOMIC WRITE, to memory of
+// this process, go to the other one.
+func TestForeignReadBeforeOwnWrite(t *testing.T) {
+	for _, op := range []bth.Opcode{bth.RCWriteOnly, bth.RCAtomicWrite} {
+		k := newTalk(t, RC)
+		p, m := foreignMR(t, k.end, 4096)
+		k.say(pkt{op: bth.RCReadRequest, va: m.Addr(), key: bth.RKey(m.RKey()), n: 8})
+		va, key := k.remote(0)
+		k.say(pkt{op: op, psn: 1, va: va, key: key, n: 8, data: seq(8)})
+		if p.stores != 0 || !bytes.Equal(k.mem[:8], seq(8)) {
+			t.Errorf("%v: %d bytes stored in the other process, own memory % x", op, 8*p.stores,
+				k.mem[:8])
+		}
+	}
+}
