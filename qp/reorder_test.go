@@ -102,6 +102,30 @@ func TestSelectiveRNR(t *testing.T) {
 	k.hears("ACK +4 msn=5 held")
 }
 
+// An RNR NAK for the last held packet ends when that packet is executed: the next gap causes a NAK
+// for a sequence error, even if the packet after it cannot be held.
+func TestSelectiveRNRForLastHeld(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.say(send(1, seq(8)))
+	k.hears("NAK PSN sequence error +0 msn=0 held +1")
+	k.say(k.write(0, seq(8)))
+	k.hears("RNR NAK timer 12 +1 msn=1")
+	k.recvs(8)
+	k.say(send(1, seq(8)))
+	k.hears("ACK +1 msn=2")
+	k.completes("1 success RECV 8B")
+	k.say(k.writeTo(2+reorderSpan, 0, seq(8)))
+	k.hears("NAK PSN sequence error +2 msn=2")
+}
+
+// If a gap is filled before the NAK for a packet that could not be held is sent, the NAK names the
+// first packet that is missing then.
+func TestSelectiveNAKAfterFill(t *testing.T) {
+	k := newSelectiveTalk(t)
+	k.say(k.write(1, seq(8)), k.writeTo(reorderSpan, 0, seq(8)), k.write(0, seq(8)))
+	k.hears("NAK PSN sequence error +2 msn=2")
+}
+
 // A held request that finds the queue of answers full waits for a slot.
 func TestSelectiveWaitsForAnswers(t *testing.T) {
 	k := newSelectiveTalk(t)
