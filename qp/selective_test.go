@@ -249,6 +249,24 @@ func TestSelectiveRNRNAK(t *testing.T) {
 	k.completes("1 success SEND 8B", "2 success SEND 8B", "3 success SEND 8B")
 }
 
+// An RNR NAK of a held packet is obeyed, too, while a READ before it waits for its response.
+func TestSelectiveRNRNAKAfterRead(t *testing.T) {
+	k := newSelectiveTalk(t)
+	for i, op := range []Op{OpWrite, OpRead, OpSend, OpSend} {
+		k.post(k.wr(uint64(i), op, 8))
+	}
+	k.listen()
+	k.say(k.missing(0, 2, 3))
+	k.hears("RDMA WRITE Only +0 dma=8 8B", "RDMA READ Request +1 dma=8 ask")
+	k.say(k.selAck(2, bth.RNRSyndrome(1), 0, 3))
+	k.completes("0 success RDMA_WRITE 8B")
+	k.now += Time(bth.RNRDelay(1)) + 1<<tickShift
+	k.hears("RDMA READ Request +1 dma=8 ask")
+	k.say(pkt{op: bth.RCReadResponseOnly, psn: 1, syndrome: bth.ACKNoLimit, data: seq(8)})
+	k.completes("1 success RDMA_READ 8B")
+	k.hears("SEND Only +2 ask 8B")
+}
+
 // A NAK without held packets comes from a peer without memory: everything is retransmitted.
 func TestSelectivePlainNAK(t *testing.T) {
 	k := newSelectiveTalk(t)
