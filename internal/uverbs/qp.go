@@ -258,6 +258,11 @@ const (
 	maskKnown   = 1<<21 - 1 - maskAltPath - maskCap
 )
 
+// qpAccess are the access flags that have an effect on a QP. Programs set others as well, such as
+// those of their memory regions; like the kernel, gorxe ignores them and returns them.
+const qpAccess = roce.RemoteWrite | roce.RemoteRead | roce.RemoteAtomic | roce.FlushGlobal |
+	roce.FlushPersistent
+
 // qpAttrs are the attributes of MODIFY_QP and QUERY_QP.
 type qpAttrs struct {
 	dest                                        route
@@ -316,7 +321,7 @@ func (c *Context) modifyQP(r *request) syscall.Errno {
 	}
 	m := roce.Attr{State: roce.State(a.state), QKey: roce.QKey(a.qkey),
 		RQPSN: roce.PSN(a.rqPSN & 0xffffff), SQPSN: roce.PSN(a.sqPSN & 0xffffff),
-		DestQPN: roce.QPN(a.destQPN & 0xffffff), Access: roce.Access(a.access),
+		DestQPN: roce.QPN(a.destQPN & 0xffffff), Access: roce.Access(a.access) & qpAccess,
 		MaxRdAtomic: a.maxRdAtomic, MaxDestRdAtomic: a.maxDestRdAtomic,
 		MinRNRTimer: a.minRNRTimer, Timeout: a.timeout, RetryCnt: a.retry, RNRRetry: a.rnrRetry}
 	if mask&maskPathMTU != 0 {

@@ -258,6 +258,20 @@ func TestModifyMasks(t *testing.T) {
 	}
 }
 
+// A QP accepts access flags that concern regions only, and returns them.
+func TestAccessFlagsOfQP(t *testing.T) {
+	a := pair(t, testbed.Config{})[0].setup(2, 4096)
+	const access = uint32(roce.LocalWrite|roce.RemoteWrite|roce.MWBind|roce.ZeroBased) |
+		1<<20 // relaxed ordering
+	body := a.modifyBody(maskState|maskToInit, 1, nil, 0)
+	le.PutUint32(body[88:], access)
+	a.do(cmdModifyQP, body, 0, 0)
+	out, _ := a.do(cmdQueryQP, enc(uint64(0), a.qp, uint32(0)), 128, 0)
+	if got := le.Uint32(out[100:]); got != access {
+		t.Errorf("access flags = %#x, want %#x", got, access)
+	}
+}
+
 // The hop limit of routes to one host is that of the host, whatever the program sets.
 func TestHopLimit(t *testing.T) {
 	p := pair(t, testbed.Config{})
