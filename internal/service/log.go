@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"net"
 	"time"
+
+	"github.com/gorxe/gorxe/driver"
 )
 
 // logFunc logs a line that programs of a user can cause. It does not block.
@@ -40,9 +42,9 @@ func (n *session) hasJoined() {
 	n.line(slog.LevelInfo, "program joined", n.name, slog.Int("slot", int(n.slot)))
 }
 
-// refused logs a program that could not connect or join. err is nil if the service ends.
+// refused logs a program that could not connect or join, unless the service ends.
 func (n *session) refused(name string, err error) {
-	if err != nil {
+	if !errors.Is(err, driver.ErrServiceEnded) {
 		n.line(slog.LevelWarn, "program refused", name, reason(err))
 	}
 }

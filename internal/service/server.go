@@ -45,6 +45,7 @@ type Server struct {
 	closing sync.Once
 
 	patience time.Duration // see alonePatience
+	refusals chan struct{} // has a value for each refused connection that is being closed
 	log      atomic.Pointer[logFunc]
 	running  sync.WaitGroup
 
@@ -86,7 +87,8 @@ func New(path string, o Options) (*Server, error) {
 	return &Server{path: path, options: o, owner: os.Geteuid(), patience: alonePatience, l: l,
 		empty: make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
-		groups: map[netip.Addr]*group{}, next: 1}, nil
+		refusals: make(chan struct{}, maxConns),
+		groups:   map[netip.Addr]*group{}, next: 1}, nil
 }
 
 // listen makes the socket in a folder of its own, which only this user may enter, so that nobody
@@ -251,28 +253,48 @@ func (s *Server) accept() {
 // acceptPause is the pause after an error of accept.
 const acceptPause = 100 * time.Millisecond
 
-// admit starts a session.
+// admit starts a session, or refuses it.
 func (s *Server) admit(c *net.UnixConn) {
 	cred, err := peerOf(c)
 	n := newSession(s, c, cred)
+	if err == nil {
+		err = s.begin(n)
+	}
+	if err == nil {
+		return
+	}
+	n.refused("", err)
+	// The kernel also closes descriptors that the program has sent and nobody has received. It can
+	// take as long as the program likes: one may be a TCP socket that lingers.
+	select {
+	case s.refusals <- struct{}{}:
+		go func() {
+			_ = c.Close()
+			<-s.refusals
+		}()
+	case <-s.stop:
+	}
+}
+
+// begin starts a session unless there are too many.
+func (s *Server) begin(n *session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed {
+		return driver.ErrServiceEnded
+	}
 	same := 0
 	for o := range s.conns {
-		if o.cred.Uid == cred.Uid {
+		if o.cred.Uid == n.cred.Uid {
 			same++
 		}
 	}
 	if len(s.conns) == maxConns || same == maxConns/2 {
-		err = errors.Join(err, refuse("too many connections"))
-	}
-	if err != nil || s.closed {
-		n.refused("", err)
-		_ = c.Close()
-		return
+		return refuse("too many connections")
 	}
 	s.conns[n] = true
 	s.running.Go(n.run)
+	return nil
 }
 
 // join gives a session a slot. It has a socket for MADs then, whose remote end join returns.
@@ -330,6 +352,8 @@ func (s *Server) join(n *session) (mads int, err error) {
 		return -1, err
 	}
 	_ = unix.SetsockoptInt(pair[0], unix.SOL_SOCKET, unix.SO_SNDBUF, madBuffer)
+	// The member only receives. What it has sent would be closed with the socket, see admit.
+	_ = unix.Shutdown(pair[0], unix.SHUT_RD)
 	n.slot = uint8(slot)
 	s.slots[slot], s.users[slot] = n, n.cred.Uid
 	if !alone { // a member gets the whole run that begins with a packet of its slot
@@ -424,10 +448,10 @@ func (s *Server) Close() error {
 		s.mu.Lock()
 		s.closed = true
 		for n := range s.conns {
-			n.end()
+			go n.end()
 		}
 		s.mu.Unlock()
-		s.running.Wait()
+		s.await()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, g := range s.groups {
@@ -439,4 +463,21 @@ func (s *Server) Close() error {
 		}
 	})
 	return nil
+}
+
+// closePatience is how long Close waits for the end of sessions. Descriptors that a program has
+// sent can delay it, see admit.
+const closePatience = 2 * time.Second
+
+// await waits for the end of the goroutines, at most closePatience.
+func (s *Server) await() {
+	done := make(chan struct{})
+	go func() {
+		s.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(closePatience):
+	}
 }
