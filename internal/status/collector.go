@@ -1,6 +1,7 @@
 package status
 
 import (
+	"encoding/json"
 	"os"
 	"sync"
 	"time"
@@ -34,6 +35,12 @@ type Collector struct {
 	mu   sync.Mutex
 	last *Snapshot
 	made time.Time // when last was complete; the zero Time: it must not be used again
+
+	texts struct { // see text
+		sync.Mutex
+		of   *Snapshot
+		list map[int][]byte
+	}
 }
 
 // NewCollector returns a collector and makes the first snapshot, so that the next one has rates.
@@ -75,6 +82,30 @@ func (k *Collector) Snapshot() *Snapshot {
 	// share it.
 	k.last, k.made = s, k.c.now()
 	return s
+}
+
+// everybody is the user who sees all programs.
+const everybody = -1
+
+// text returns the JSON of the part of the current snapshot that a user may see. It may be as large
+// as the reports of all programs, so clients share it.
+func (k *Collector) text(uid int) []byte {
+	s := k.Snapshot()
+	t := &k.texts
+	t.Lock()
+	defer t.Unlock()
+	if t.of != s {
+		t.of, t.list = s, map[int][]byte{}
+	}
+	b, ok := t.list[uid]
+	if !ok {
+		if uid != everybody {
+			s = s.For(uid)
+		}
+		b, _ = json.Marshal(s) // no value of a snapshot causes an error
+		t.list[uid] = b
+	}
+	return b
 }
 
 // addRates computes the rates of s from the snapshot before, if there is one.

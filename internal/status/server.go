@@ -3,7 +3,6 @@ package status
 import (
 	"context"
 	"embed"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"net"
@@ -50,7 +49,7 @@ func Handler(k *Collector, name string) http.Handler {
 		MaxRequestsInFlight: maxScrapes, Timeout: writeTimeout, DisableCompression: true}))
 	mux.HandleFunc("GET /status.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(k.Snapshot()) // the client is gone
+		_, _ = w.Write(k.text(everybody)) // the client is gone
 	})
 	for path, file := range map[string][2]string{
 		"GET /{$}":      {"index.html", "text/html; charset=utf-8"},

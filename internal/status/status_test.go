@@ -149,6 +149,31 @@ func TestSlowSnapshot(t *testing.T) {
 	}
 }
 
+// Clients that ask for the same part of a snapshot share its text, because it may be large.
+func TestSharedText(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	k := NewCollector(Config{Device: newPair(t).dev[0], now: func() time.Time { return now }})
+	k.c.Members = func() []Report { return []Report{{Slot: 1, UID: 7, Name: "own"}} }
+	now = now.Add(MaxAge)
+	all, own, other := k.text(everybody), k.text(7), k.text(8)
+	if &all[0] != &k.text(everybody)[0] || &own[0] != &k.text(7)[0] {
+		t.Error("two clients get different copies")
+	}
+	for i, c := range []struct {
+		text     []byte
+		programs int
+	}{{all, 2}, {own, 1}, {other, 0}} {
+		var s Snapshot
+		if err := json.Unmarshal(c.text, &s); err != nil || len(s.Programs) != c.programs {
+			t.Errorf("text %d has %d programs, want %d; %v", i, len(s.Programs), c.programs, err)
+		}
+	}
+	now = now.Add(MaxAge)
+	if &all[0] == &k.text(everybody)[0] {
+		t.Error("the text of the next snapshot is that of the last one")
+	}
+}
+
 // The JSON keys are stable: programs may depend on them.
 func TestSnapshotKeys(t *testing.T) {
 	s := Snapshot{Programs: []Program{{Rates: &Rates{}, Error: "e", QPs: []QP{{Rates: &QPRates{}}}}},
