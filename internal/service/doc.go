@@ -20,9 +20,9 @@
 // # Protocol
 //
 // The unix socket is of the type SOCK_SEQPACKET. A message is a JSON object of at most MaxMessage
-// bytes, with at most one descriptor. Larger contents are in a memory file, whose descriptor is
-// passed. The server trusts nothing that a member sends. When the socket closes, the slot, the
-// sockets and the listeners of the member are released.
+// bytes, with at most one descriptor. A report is in a memory file, whose descriptor is passed, and
+// the status of the service is in several messages. The server trusts nothing that a member sends.
+// When the socket closes, the slot, the sockets and the listeners of the member are released.
 //
 // # Reading order
 //

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -72,6 +73,38 @@ func TestStatusOnce(t *testing.T) {
 		t.Fatalf("receive() = %v, %+v", err, m)
 	}
 	expectEnd(t, w)
+}
+
+// The status uses no memory of the service after it was sent: no message has a descriptor, which
+// the program could keep. A program that does not read it loses its connection.
+func TestStatusKeepsNoMemory(t *testing.T) {
+	s := start(t, Options{})
+	want := bytes.Repeat([]byte("status"), 200_000)
+	s.SetStatus(func(uint32, bool) []byte { return want })
+	w, hung := rawConn(t, s), rawConn(t, s)
+	for _, w := range []*wire{w, hung} {
+		if err := w.send(&message{Op: opStatus, ID: 1}, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var got []byte
+	for len(got) < len(want) {
+		var m message
+		fd, err := w.receive(&m)
+		if err != nil || fd >= 0 || m.Size != len(want) {
+			t.Fatalf("receive() = %d, %v: %d of %d bytes, %q", fd, err, len(got), m.Size, m.Error)
+		}
+		got = append(got, m.Frame...)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("the status is not what the service has sent")
+	}
+	_ = w.c.Close()
+	eventually(t, "both connections end", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.conns) == 0
+	})
 }
 
 // A program that does not answer is asked for one report only, so that its connection does not end.

@@ -85,14 +85,14 @@ type message struct {
 	Service uint64     `json:"service,omitempty"` // listen, unlisten: the service ID
 	Mask    uint64     `json:"mask,omitempty"`    // listen, unlisten
 	Key     uint32     `json:"key,omitempty"`     // will
-	Frame   []byte     `json:"frame,omitempty"`   // will
+	Frame   []byte     `json:"frame,omitempty"`   // will; response to status: a part
 
 	Slot   uint8          `json:"slot,omitempty"` // response to join
 	Net    uint64         `json:"net,omitempty"`  // response to join: cookie of the namespace
 	State  *netState      `json:"state,omitempty"`
 	Limits *driver.Limits `json:"limits,omitempty"` // response to join
 	Hop    *driver.Hop    `json:"hop,omitempty"`
-	Size   int            `json:"size,omitempty"` // of a memory file
+	Size   int            `json:"size,omitempty"` // of a memory file, of the whole status
 }
 
 // netState describes the network.

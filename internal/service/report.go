@@ -107,20 +107,42 @@ func (s *Server) SetStatus(f func(uid uint32, privileged bool) []byte) {
 	s.status = f
 }
 
-func (n *session) status(r *message) (fd int, err error) {
+const (
+	// partLen is the length of the parts of a status, bytes. In a message they are a third longer.
+	partLen = 32 << 10
+	// statusTime is how long a program may take to read a status.
+	statusTime = 5 * time.Second
+)
+
+// errSlow means that a program does not read the status.
+var errSlow = errors.New("it reads the status too slowly")
+
+// sendStatus answers a request for the status, in parts: a memory file would use memory of the
+// service for as long as the program likes.
+func (n *session) sendStatus(id uint64) error {
+	r := message{ID: id, Op: opStatus}
 	n.s.mu.Lock()
 	f := n.s.status
 	n.s.mu.Unlock()
 	if f == nil {
-		return -1, errors.New("this node service has no status")
+		r.fail(errors.New("this node service has no status"))
+		return n.w.send(&r, -1)
 	}
 	uid := n.cred.Uid
 	b := f(uid, uid == 0 || int(uid) == n.s.owner)
 	if len(b) > MaxStatus {
-		return -1, fmt.Errorf("the status is longer than %d bytes", MaxStatus)
+		r.fail(fmt.Errorf("the status is longer than %d bytes", MaxStatus))
+		return n.w.send(&r, -1)
 	}
 	r.Size = len(b)
-	return memFile(b)
+	for end := time.Now().Add(statusTime); time.Now().Before(end); {
+		part := min(len(b), partLen)
+		r.Frame, b = b[:part], b[part:]
+		if err := n.w.send(&r, -1); err != nil || len(b) == 0 {
+			return err
+		}
+	}
+	return errSlow
 }
 
 // statusPatience is how long Status waits for an answer.
@@ -140,19 +162,39 @@ func Status(ctx context.Context, path string) ([]byte, error) {
 	if err := w.send(&message{Op: opStatus, ID: 1}, -1); err != nil {
 		return nil, fmt.Errorf("ask %s: %w", path, err)
 	}
-	var m message
-	fd, err := w.receive(&m)
-	if err == nil {
-		err = m.err()
-	}
+	b, err := w.receiveStatus()
 	if err != nil {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
 		return nil, fmt.Errorf("status of %s: %w", path, err)
 	}
-	return readMemFile(fd, m.Size, MaxStatus)
+	return b, nil
+}
+
+// receiveStatus receives the parts of a status.
+func (w *wire) receiveStatus() (b []byte, err error) {
+	for {
+		var m message
+		fd, err := w.receive(&m)
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+		if err == nil {
+			err = m.err()
+		}
+		if err != nil {
+			return nil, err
+		}
+		if m.Size > MaxStatus || len(b)+len(m.Frame) > m.Size {
+			return nil, errProtocol
+		}
+		b = append(b, m.Frame...)
+		if len(b) == m.Size {
+			return b, nil
+		}
+		if len(m.Frame) == 0 {
+			return nil, errProtocol
+		}
+	}
 }

@@ -26,7 +26,7 @@ type session struct {
 	tokens  float64
 	refill  time.Time
 	left    bool // orderly end
-	asked   bool // for the status, which a connection may do once: each answer uses memory
+	asked   bool // for the status, which a connection may do once: answers take long
 	sockets map[netip.Addr]bool
 	groups  map[netip.Addr]bool
 	listens int
@@ -117,7 +117,7 @@ func (n *session) handle(m *message) error {
 	switch {
 	case m.Op == opStatus && !n.asked:
 		n.asked = true
-		out, err = n.status(&r)
+		return n.sendStatus(m.ID)
 	case m.Op == opJoin && n.slot == 0:
 		if out, err = n.join(m, &r); err == nil {
 			n.hasJoined()
