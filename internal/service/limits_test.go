@@ -419,3 +419,12 @@ func TestPathIsTaken(t *testing.T) {
 		}
 	}
 }
+
+// A program learns that the service, not itself, has too many open files.
+func TestServiceHasTooManyFiles(t *testing.T) {
+	var m message
+	m.fail(os.NewSyscallError("socketpair", unix.EMFILE))
+	if err := m.err(); !strings.Contains(err.Error(), "of the service") {
+		t.Errorf("the error is %q", err)
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gorxe/gorxe/driver"
 )
 
@@ -120,6 +122,9 @@ var codes = map[string]error{
 // fail makes m the response to a request that has failed.
 func (m *message) fail(err error) {
 	m.Error = err.Error()
+	if errors.Is(err, unix.EMFILE) { // the program would take it for its own limit
+		m.Error = "raise the limit of open files of the service (ulimit -n): " + m.Error
+	}
 	for code, e := range codes {
 		if errors.Is(err, e) {
 			m.Code = code
