@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/udp"
 )
 
 // rawConn connects to a service without joining it.
@@ -256,7 +258,8 @@ func TestKeptSlotOfOther(t *testing.T) {
 		s.mu.Unlock()
 	}()
 	_, err := Join(s.Path(), JoinOptions{})
-	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "keeps a socket") {
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "keeps a socket") ||
+		strings.Contains(err.Error(), "start") { // see TestKeptSocketPreventsStart
 		t.Errorf("Join() = %v without a free slot, want ErrRefused because of a kept socket", err)
 	}
 }
@@ -417,6 +420,35 @@ func TestPathIsTaken(t *testing.T) {
 		if err == nil {
 			_ = s.Close()
 		}
+	}
+}
+
+// A service cannot start while a program keeps a socket of the one before. The error names the
+// command that lists the program, also if the socket is connected.
+func TestKeptSocketPreventsStart(t *testing.T) {
+	s := start(t, Options{})
+	addr := s.port.Addrs()[0].Addr()
+	kept, err := rawJoin(t, s).Open(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(kept)
+	_ = s.Close()
+	_ = s.port.Close()
+	next, err := New(s.Path(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	next.patience = 0
+	port, err := udp.Open(addr.String(), udp.Options{Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer port.Close()
+	if err := next.Start(port); !errors.Is(err, driver.ErrBusy) ||
+		!strings.Contains(err.Error(), "ss -uanp sport = :4791") {
+		t.Errorf("Start() = %v", err)
 	}
 }
 

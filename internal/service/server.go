@@ -217,7 +217,7 @@ func (s *Server) awaitAlone(a netip.Addr) error {
 		}
 		if time.Now().After(end) {
 			return fmt.Errorf("%w: another node service, or a program of an earlier one, receives "+
-				"on UDP port %d of %v: close it (`ss -ulpn sport = :%[2]d` lists it)",
+				"on UDP port %d of %v: close it (`ss -uanp sport = :%[2]d` lists it)",
 				driver.ErrBusy, bth.Port, a)
 		}
 	}
@@ -341,8 +341,8 @@ func (s *Server) join(n *session) (mads int, err error) {
 	if slot == 0 {
 		for uid := range s.keepers() {
 			return -1, refuse("all %d slots are in use or not free yet: a program of user %d keeps a "+
-				"socket of one that has left: end it (`ss -uanp sport = :%d` lists it), or start the "+
-				"service again", driver.MaxSlot, uid, bth.Port)
+				"socket of one that has left: end it (`ss -uanp sport = :%d` lists it)",
+				driver.MaxSlot, uid, bth.Port)
 		}
 		return -1, refuse("all %d slots are in use", driver.MaxSlot)
 	}

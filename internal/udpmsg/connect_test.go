@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -205,8 +206,8 @@ func TestConnectedReceives(t *testing.T) {
 		if err == nil {
 			_ = unix.Close(l.FD)
 		}
-		if !errors.Is(err, driver.ErrBusy) {
-			t.Errorf("Listen() = %v, want %v", err, driver.ErrBusy)
+		if !errors.Is(err, driver.ErrBusy) || !strings.Contains(err.Error(), "`ss -uanp sport = :4791`") {
+			t.Errorf("Listen() = %v, want %v with a command that lists the program", err, driver.ErrBusy)
 		}
 	}
 }

@@ -54,9 +54,10 @@ func ListenWith(a netip.Addr, index int, shared bool, prepare func(fd int) error
 		return l, fmt.Errorf("configure a UDP socket: %w", err)
 	}
 	if err := unix.Bind(fd, sockaddr(a, index)); errors.Is(err, unix.EADDRINUSE) {
-		return l, fmt.Errorf("%w: another program receives on UDP port %d of %v: if it is a gorxe "+
-			"device, close it or choose another address; if it is the kernel's rxe, unload it "+
-			"with `rmmod rdma_rxe`", driver.ErrBusy, bth.Port, a)
+		return l, fmt.Errorf("%w: another program receives on UDP port %d of %v (`ss -uanp sport = "+
+			":%[2]d` lists it): if it is a gorxe device or a program of a node service, end it or "+
+			"choose another address; if it is the kernel's rxe, unload it with `rmmod rdma_rxe`",
+			driver.ErrBusy, bth.Port, a)
 	} else if err != nil {
 		return l, fmt.Errorf("bind UDP port %d of %v: %w", bth.Port, a, err)
 	}
