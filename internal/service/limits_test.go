@@ -423,6 +423,47 @@ func TestPathIsTaken(t *testing.T) {
 	}
 }
 
+// A program that is stopped while the network changes often stays a member. When it continues, it
+// learns the present state, and answers requests for reports.
+func TestStoppedMember(t *testing.T) {
+	s := start(t, Options{})
+	w := rawConn(t, s)
+	if err := w.send(&message{Op: opJoin, ID: 1, Version: version}, -1); err != nil {
+		t.Fatal(err)
+	}
+	var m message
+	mads, err := w.receive(&m)
+	if err != nil || m.err() != nil {
+		t.Fatal(err, m.err())
+	}
+	defer unix.Close(mads)
+	// The service itself soon corrects this.
+	long := strings.Repeat("x", MaxMessage/2)
+	for range 100 {
+		s.mu.Lock()
+		s.state.Info.Name = long
+		for n := range s.conns {
+			signal(n.change)
+		}
+		s.mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.Reports(writePatience + 500*time.Millisecond) // the request for a report is not read either
+	if !s.HasMembers() {
+		t.Fatal("the program has lost its connection")
+	}
+	for present, asked := false, false; !present || !asked; {
+		go s.Reports(0)
+		if _, err := w.receive(&m); err != nil {
+			t.Fatalf("receive() = %v: present state %v, asked %v", err, present, asked)
+		}
+		if m.State != nil {
+			present = m.State.Info.Name != long
+		}
+		asked = asked || m.Op == opReport
+	}
+}
+
 // A service cannot start while a program keeps a socket of the one before. The error names the
 // command that lists the program, also if the socket is connected.
 func TestKeptSocketPreventsStart(t *testing.T) {

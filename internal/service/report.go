@@ -47,8 +47,10 @@ func (s *Server) Reports(timeout time.Duration) []Report {
 			continue
 		}
 		go func() { // a member that does not read must not delay the others
-			if n.w.send(&message{Op: opReport, ID: id}, -1) != nil {
-				n.end()
+			if !n.tell(&message{Op: opReport, ID: id}) {
+				n.mu.Lock()
+				n.awaiting = false
+				n.mu.Unlock()
 			}
 		}()
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"time"
 
@@ -210,12 +211,21 @@ func (n *session) follow() {
 			case <-n.change:
 			}
 			st := n.s.stateFor(n.only)
-			if n.w.send(&message{Op: evState, State: &st}, -1) != nil {
-				n.end()
-				return
+			if !n.tell(&message{Op: evState, State: &st}) {
+				signal(n.change)
 			}
 		}
 	})
+}
+
+// tell sends an event. A program that is stopped does not read it, which is no reason to end its
+// connection: the caller sends the event later if tell returns false.
+func (n *session) tell(m *message) bool {
+	err := n.w.send(m, -1)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+		n.end()
+	}
+	return err == nil
 }
 
 // socket opens a socket for the member. keep means that the server keeps the descriptor, too.
