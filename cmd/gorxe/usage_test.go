@@ -162,6 +162,7 @@ func TestFullStdout(t *testing.T) {
 		return err == nil
 	})
 	for _, args := range []string{"version", "version --json", "devices", "devices --json",
+		"", "--help", "perf --help", "help perf", "completion",
 		"ping " + server + " -c 1 -d " + client, "perf write-lat " + server + " -n 1 -d " + client,
 	} {
 		cmd := exec.Command(binary, strings.Fields(args)...)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,12 +107,26 @@ func Run(root *cobra.Command, args []string) int {
 	complete(root, args)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	helped := checkHelp(root)
 	cmd, err := root.ExecuteContextC(ctx)
-	err = interrupted(ctx, err)
+	err = cmp.Or(interrupted(ctx, err), *helped)
 	if silent := exitError(0); err != nil && !errors.As(err, &silent) {
 		report(os.Stderr, cmd, err)
 	}
 	return Status(err)
+}
+
+// checkHelp returns where the error will be if a help text cannot be written: cobra ignores it.
+func checkHelp(root *cobra.Command) *error {
+	failed := new(error)
+	help := root.HelpFunc()
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		out := NewOutput(cmd.OutOrStdout())
+		cmd.SetOut(out)
+		help(cmd, args)
+		*failed = out.Result(nil)
+	})
+	return failed
 }
 
 // interrupted returns ErrInterrupted if a signal has ended ctx and err is the consequence.
