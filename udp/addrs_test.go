@@ -1,8 +1,10 @@
 package udp_test
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,4 +85,48 @@ func TestAddressWithSeveralPrefixes(t *testing.T) {
 		SrcPort: bth.Port, HopLimit: 64}
 	send(t, p.Port[1], &a, 100)
 	receive(t, port, func(*bth.Packet) {})
+}
+
+// A port uses a limited number of addresses. Info.Note says so while there are more.
+func TestManyAddresses(t *testing.T) {
+	const more = 70
+	p := open(t, testbed.Config{UDP: true, Veth: true})
+	end := &p.Pair.A
+	added := func(i int) string { return fmt.Sprintf("10.99.0.%d/32", i+1) }
+	for i := range more {
+		editAddr(t, end, added(i), func(l netlink.Link, a *netlink.Addr) error {
+			return netlink.AddrAdd(l, a)
+		})
+	}
+	await := func(port *udp.Port, note bool) {
+		t.Helper()
+		const want = "only the first 64 of"
+		for deadline := time.Now().Add(10 * time.Second); ; {
+			n, got := len(port.Addrs()), port.Info().Note
+			if strings.Contains(got, want) == note && (n == 64) == note {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d addresses, Info().Note = %q; note wanted: %v", n, got, note)
+			}
+			_ = port.Wait(10 * time.Millisecond)
+		}
+	}
+	port := p.Port[0].(*udp.Port)
+	await(port, true)
+	if err := port.Close(); err != nil {
+		t.Fatal(err)
+	}
+	port, err := udp.Open(end.Iface, udp.Options{NetNS: end.Fd()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Port[0] = port
+	await(port, true)
+	for i := range more {
+		editAddr(t, end, added(i), func(l netlink.Link, a *netlink.Addr) error {
+			return netlink.AddrDel(l, a)
+		})
+	}
+	await(port, false)
 }

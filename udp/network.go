@@ -222,10 +222,12 @@ func (p *Port) refresh() (changed, whole bool) {
 		if err != nil {
 			return false, false
 		}
-		if !slices.Equal(found.Usable, old.addrs) {
-			next.addrs = p.setAddrs(found.Usable, &next.info)
+		used, note := limit(found.Usable)
+		next.info.Note = note
+		if !slices.Equal(used, old.addrs) {
+			next.addrs = p.setAddrs(used, &next.info)
 		}
-		whole = slices.Equal(found.Usable, next.addrs)
+		whole = slices.Equal(used, next.addrs)
 	}
 	if next.info == old.info && next.gone == old.gone && slices.Equal(next.addrs, old.addrs) {
 		return false, whole
@@ -305,7 +307,16 @@ func (n *network) macOf(a *netlink.LinkAttrs, first netip.Addr) (m bth.MAC) {
 	return m
 }
 
-// readAddrs lists the addresses that the Port uses in the order of the GID table.
+// limit returns the addresses that a Port uses, and a note if it leaves out others.
+func limit(list []netip.Prefix) (used []netip.Prefix, note string) {
+	if len(list) <= maxAddrs {
+		return list, ""
+	}
+	return list[:maxAddrs], fmt.Sprintf("only the first %d of %d addresses are used: to use another "+
+		"one, name it instead of the interface", maxAddrs, len(list))
+}
+
+// readAddrs lists the addresses that the Port can use in the order of the GID table.
 func (n *network) readAddrs(l netlink.Link) (a osnet.Addresses, err error) {
 	a, err = osnet.ReadAddrs(n.handle, l, func(ip netip.Addr) bool {
 		return len(n.only) == 0 || slices.Contains(n.only, ip)
@@ -316,7 +327,6 @@ func (n *network) readAddrs(l netlink.Link) (a osnet.Addresses, err error) {
 	if l.Attrs().RawFlags&unix.IFF_LOOPBACK != 0 {
 		a.Usable = n.addLoopback(a.Usable)
 	}
-	a.Usable = a.Usable[:min(len(a.Usable), maxAddrs)]
 	return a, nil
 }
 

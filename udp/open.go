@@ -72,10 +72,11 @@ func open(name string, o Options) (_ *Port, err error) {
 	if err := checkLink(link.Attrs()); err != nil {
 		return nil, err
 	}
-	addrs, err := n.awaitAddrs(link)
+	list, err := n.awaitAddrs(link)
 	if err != nil {
 		return nil, err
 	}
+	addrs, note := limit(list)
 	for _, a := range addrs {
 		if find(p.socks, a.Addr()) != nil { // an address with several prefixes
 			continue
@@ -94,6 +95,7 @@ func open(name string, o Options) (_ *Port, err error) {
 		MAC: n.macOf(link.Attrs(), addrs[0].Addr())}
 	s := &state{addrs: addrs}
 	n.describe(&s.info, link.Attrs())
+	s.info.Note = note
 	n.state.Store(s)
 	p.start()
 	return p, nil
@@ -170,8 +172,8 @@ func checkLink(a *netlink.LinkAttrs) error {
 	return nil
 }
 
-// awaitAddrs returns the addresses that the Port uses, at least one. It waits for duplicate address
-// detection if there is no other address.
+// awaitAddrs returns the addresses that the Port can use, at least one. It waits for duplicate
+// address detection if there is no other address.
 func (n *network) awaitAddrs(l netlink.Link) ([]netip.Prefix, error) {
 	list, err := osnet.AwaitAddrs(func() (osnet.Addresses, error) { return n.readAddrs(l) })
 	if err == nil && len(list) == 0 {
