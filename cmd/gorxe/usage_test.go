@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/gorxe/gorxe/udp"
 )
@@ -300,4 +301,19 @@ func TestDevicesWithoutPrivileges(t *testing.T) {
 	if r := run(t, nil, "devices").ok(); !strings.Contains(r.stdout, "data paths") {
 		t.Errorf("no data paths in the table:\n%s", r.stdout)
 	}
+}
+
+// A signal that comes twice at once, as from timeout(1), ends a command as one signal does.
+func TestRepeatedSignal(t *testing.T) {
+	up := start(t, nil, "up", udp.RandomLoopback().String(), "--socket", "none", "--no-confine")
+	eventually(t, "the server is ready", func() bool {
+		return strings.Contains(up.out.String(), "Answering")
+	})
+	for range 2 {
+		if err := up.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+	up.wait().ok()
 }

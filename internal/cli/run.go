@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -99,7 +100,8 @@ const VersionKey = "version"
 
 // Run executes root with args and returns the exit status. It prints an error as one line on
 // stderr. The first SIGINT, SIGTERM or (unless ignored) SIGHUP cancels the commands' context with
-// the cause ErrInterrupted, so that they can clean up. A second signal kills the process.
+// the cause ErrInterrupted, so that they can clean up. A second signal, unless it follows at once,
+// kills the process.
 func Run(root *cobra.Command, args []string) int {
 	ctx, stop := signalContext()
 	defer stop()
@@ -165,6 +167,10 @@ func report(w io.Writer, cmd *cobra.Command, err error) {
 	fmt.Fprintln(w, line)
 }
 
+// sameRequest is the time in which further signals do not kill the process. For example, timeout(1)
+// sends its signal twice: to the process and to its group.
+const sameRequest = 200 * time.Millisecond
+
 // signalContext returns a context that the first terminating signal cancels.
 func signalContext() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -177,8 +183,9 @@ func signalContext() (context.Context, context.CancelFunc) {
 	go func() {
 		select {
 		case <-ch:
-			signal.Stop(ch) // the next signal kills the process
 			cancel(ErrInterrupted)
+			time.Sleep(sameRequest)
+			signal.Stop(ch) // the next signal kills the process
 		case <-ctx.Done():
 			signal.Stop(ch)
 		}
