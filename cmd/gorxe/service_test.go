@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -190,4 +191,30 @@ func TestServiceOfOtherUser(t *testing.T) {
 	}
 	up.cmd.Process.Signal(syscall.SIGTERM)
 	up.wait().ok()
+}
+
+// A signal ends commands that wait for a service that does not answer.
+func TestInterruptSilentService(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, args := range [][]string{
+		{"ping", "127.0.0.1", "-d", path}, {"perf", "write-bw", "127.0.0.1", "-d", path},
+		{"perf", "write-bw", "-d", path}, {"pingpong", "rc", "-d", path},
+		{"statusbyte", "recv", "-d", path}, {"recv", "-d", path, "--dir", t.TempDir()},
+	} {
+		p := start(t, nil, args...)
+		c, err := l.AcceptUnix()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		p.wait().fails(1, "interrupted")
+		_ = c.Close()
+	}
 }

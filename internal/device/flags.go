@@ -1,6 +1,7 @@
 package device
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -155,4 +156,26 @@ func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device,
 		go reportEvents(os.Stderr, dev)
 	}
 	return dev, nil
+}
+
+// OpenContext is Open for commands that a signal ends at once. If ctx ends first, for example while
+// a node service does not answer, the error is the cause, and the command must end: the device may
+// be opened after that.
+func (f *Flags) OpenContext(ctx context.Context, progress roce.Progress, more ...roce.Option) (
+	*roce.Device, error) {
+	type result struct {
+		dev *roce.Device
+		err error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		dev, err := f.Open(progress, more...)
+		opened <- result{dev, err}
+	}()
+	select {
+	case r := <-opened:
+		return r.dev, r.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }

@@ -1,6 +1,8 @@
 package copyflags
 
 import (
+	"context"
+
 	"github.com/spf13/pflag"
 
 	"github.com/gorxe/gorxe/internal/cli"
@@ -85,8 +87,8 @@ func (f *Flags) Check() error {
 
 // OpenDevice opens the device. It does not poll before it sleeps, because the goroutine that waits
 // for blocks polls; see rftp.Config.Drive.
-func (f *Flags) OpenDevice() (*roce.Device, error) {
-	return f.Device.Open(roce.Auto, roce.WithExpert(roce.Expert{Spin: roce.NoSpin}))
+func (f *Flags) OpenDevice(ctx context.Context) (*roce.Device, error) {
+	return f.Device.OpenContext(ctx, roce.Auto, roce.WithExpert(roce.Expert{Spin: roce.NoSpin}))
 }
 
 // Config returns the configuration of a connection.

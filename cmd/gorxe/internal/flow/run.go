@@ -107,7 +107,7 @@ func (f *runFlags) send(ctx context.Context, p *flowplan.Plan, host string) (
 	if err != nil {
 		return nil, err
 	}
-	dev, err := f.device.Open(roce.Auto, p.DeviceOptions()...)
+	dev, err := f.device.OpenContext(ctx, roce.Auto, p.DeviceOptions()...)
 	if err != nil {
 		return nil, err
 	}

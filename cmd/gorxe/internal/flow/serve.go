@@ -73,7 +73,7 @@ func (f *serveFlags) run(ctx context.Context, p *flowplan.Plan, out, diag io.Wri
 	if err := f.device.SetDefaultIface(); err != nil {
 		return err
 	}
-	dev, err := f.device.Open(roce.Auto)
+	dev, err := f.device.OpenContext(ctx, roce.Auto)
 	if err != nil {
 		return err
 	}

@@ -149,7 +149,7 @@ func (f *flags) client(
 	if err != nil {
 		return err
 	}
-	dev, err := f.device.Open(f.progress())
+	dev, err := f.device.OpenContext(ctx, f.progress())
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func (f *flags) serve(ctx context.Context, p *perf.Params, out *printer) (err er
 	if err := f.device.SetDefaultIface(); err != nil {
 		return err
 	}
-	dev, err := f.device.Open(f.progress())
+	dev, err := f.device.OpenContext(ctx, f.progress())
 	if err != nil {
 		return err
 	}

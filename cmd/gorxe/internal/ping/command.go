@@ -161,7 +161,7 @@ func (f *flags) run(ctx context.Context, host string, out io.Writer) (err error)
 	if f.size.Int() <= smallPing {
 		f.device.RingSize = smallRing
 	}
-	if p.dev, err = f.device.Open(progress); err != nil {
+	if p.dev, err = f.device.OpenContext(ctx, progress); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.dev.Close()) }()

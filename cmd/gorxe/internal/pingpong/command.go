@@ -158,7 +158,7 @@ func (f *flags) run(ctx context.Context, c pingpong.Config, host string, out,
 	if err != nil {
 		return err
 	}
-	dev, err := f.device.Open(roce.Manual)
+	dev, err := f.device.OpenContext(ctx, roce.Manual)
 	if err != nil {
 		return err
 	}

@@ -74,7 +74,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := f.Device.SetDefaultIface(); err != nil {
 		return err
 	}
-	if s.dev, err = f.OpenDevice(); err != nil {
+	if s.dev, err = f.OpenDevice(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.dev.Close()) }()

@@ -88,22 +88,8 @@ func lock(ctx context.Context, diag io.Writer, path string) (unlock func(remove 
 func openDevice(ctx context.Context, diag io.Writer, f *device.Flags, opts []roce.Option) (
 	*roce.Device, error) {
 	defer waiting(diag, "the addresses of %s, or its node service", f.Iface)()
-	type result struct {
-		dev *roce.Device
-		err error
-	}
 	f.OwnEvents = true // the program gets them
-	opened := make(chan result, 1)
-	go func() {
-		dev, err := f.Open(roce.Auto, opts...)
-		opened <- result{dev, err}
-	}()
-	select {
-	case r := <-opened:
-		return r.dev, r.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return f.OpenContext(ctx, roce.Auto, opts...)
 }
 
 // serviceName returns the name of the service for a device: the interface, also if the device is

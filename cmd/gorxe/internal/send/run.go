@@ -63,7 +63,7 @@ func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 	if err != nil {
 		return err
 	}
-	dev, err := f.OpenDevice()
+	dev, err := f.OpenDevice(ctx)
 	if err != nil {
 		return err
 	}

@@ -134,7 +134,7 @@ func (f *recvFlags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	if err := f.device.SetDefaultIface(); err != nil {
 		return err
 	}
-	dev, err := f.device.Open(roce.Auto)
+	dev, err := f.device.OpenContext(ctx, roce.Auto)
 	if err != nil {
 		return err
 	}

@@ -140,7 +140,7 @@ func (f *sendFlags) run(ctx context.Context, host string, files []string, out,
 	if err != nil {
 		return err
 	}
-	dev, err := f.device.Open(roce.Auto)
+	dev, err := f.device.OpenContext(ctx, roce.Auto)
 	if err != nil {
 		return err
 	}
