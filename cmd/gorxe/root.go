@@ -81,6 +81,16 @@ func helpCommand() *cobra.Command {
 		Use:     "help [COMMAND]",
 		Short:   "Print the help text of a command",
 		Example: "  gorxe help perf",
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (names []string,
+			_ cobra.ShellCompDirective) {
+			found, _, err := cmd.Root().Find(args)
+			for _, c := range found.Commands() {
+				if err == nil && c.IsAvailableCommand() {
+					names = append(names, c.Name())
+				}
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {

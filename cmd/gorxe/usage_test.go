@@ -196,9 +196,16 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("completion %s prints no script", shell)
 		}
 	}
-	if r := run(t, nil, "__complete", "perf", "").ok(); !strings.HasPrefix(r.stdout,
-		"write-bw\nwrite-lat\n") {
-		t.Errorf("completion of perf = %s, want its operations", r.stdout)
+	for args, want := range map[string]string{
+		"perf ": "write-bw\nwrite-lat\n", "pingpong ": "rc\nuc\nud\nsrq\n:4", "pingpong rc ": ":4",
+		"ping ": ":4", "ping -I l": "lo\n", "ping --congestion ": "adaptive\n", "demo --mtu ": "256\n",
+		"up --log ": "debug\n", "up --log-format ": "text\njson\n", "ps ": ":4", "help ": "bench\n",
+		"help sim ": "network\n", "recv --dir ": ":16", "recv --token-file ": ":0", "dump ": ":0",
+	} {
+		r := run(t, nil, append([]string{"__completeNoDesc"}, strings.Split(args, " ")...)...).ok()
+		if !strings.HasPrefix(r.stdout, want) {
+			t.Errorf("completion of %q = %q, want %q ...", args, r.stdout, want)
+		}
 	}
 }
 

@@ -8,33 +8,61 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// devFlag is the name of the flags that select a network interface.
-const devFlag = "dev"
-
-// complete lets shells complete the words of all Choice flags, and network interfaces. args are
-// those of the program: without a request for completions it does nothing.
+// complete lets shells complete the words of flags and network interfaces, and file names only
+// where they are possible. args are those of the program: without a request for completions it does
+// nothing.
 func complete(root *cobra.Command, args []string) {
 	if len(args) == 0 || args[0] != cobra.ShellCompRequestCmd &&
 		args[0] != cobra.ShellCompNoDescRequestCmd {
 		return
 	}
-	completeFlags(root)
+	completeCommand(root)
 }
 
-func completeFlags(cmd *cobra.Command) {
+func completeCommand(cmd *cobra.Command) {
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		var words cobra.CompletionFunc
-		if c, ok := f.Value.(*Choice); ok {
-			words = cobra.FixedCompletions(c.Words, cobra.ShellCompDirectiveNoFileComp)
-		} else if f.Name == devFlag {
-			words = interfaceNames
-		}
-		if words != nil { // the error means that the flag has completions of its own
+		if words := completeFlag(f); words != nil {
+			// The error means that the flag has completions of its own.
 			_ = cmd.RegisterFlagCompletionFunc(f.Name, words)
 		}
 	})
+	if cmd.ValidArgsFunction == nil && !strings.Contains(cmd.Use, " ") { // it has no arguments
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
 	for _, c := range cmd.Commands() {
-		completeFlags(c)
+		completeCommand(c)
+	}
+}
+
+// choices is a flag value that is one of a few words.
+type choices interface{ Choices() []string }
+
+// completeFlag returns the completions of a flag, or nil for file names.
+func completeFlag(f *pflag.Flag) cobra.CompletionFunc {
+	if c, ok := f.Value.(choices); ok {
+		return cobra.FixedCompletions(c.Choices(), cobra.ShellCompDirectiveNoFileComp)
+	}
+	switch f.Name {
+	case "dev", "interface":
+		return interfaceNames
+	case "dir":
+		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
+	}
+	switch f.Value.Type() {
+	case "string", "stringArray":
+		return nil
+	}
+	return cobra.NoFileCompletions // a number, for example
+}
+
+// CompleteFirst completes the first argument of a command, which is one of words. The others are
+// not names of files.
+func CompleteFirst(words []string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return words, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 

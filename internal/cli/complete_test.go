@@ -15,13 +15,18 @@ func TestComplete(t *testing.T) {
 		{"up --dev l", "lo\n"},
 		{"up l", "lo\n"},
 		{"up lo l", ""},
+		{"up --interface l", "lo\n"},
+		{"up --number ", ""},
+		{"plain ", ""},
 	} {
 		root := &cobra.Command{Use: "gorxe"}
 		up := &cobra.Command{Use: "up", ValidArgsFunction: CompleteInterface,
 			Run: func(*cobra.Command, []string) {}}
 		up.Flags().Var(&Choice{Words: []string{"native", "generic"}}, "mode", "")
 		up.Flags().String("dev", "", "")
-		root.AddCommand(up)
+		up.Flags().String("interface", "", "")
+		up.Flags().Int("number", 0, "")
+		root.AddCommand(up, &cobra.Command{Use: "plain", Run: func(*cobra.Command, []string) {}})
 		args := append([]string{cobra.ShellCompRequestCmd}, strings.Split(c.args, " ")...)
 		var out bytes.Buffer
 		root.SetOut(&out)

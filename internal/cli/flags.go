@@ -64,3 +64,12 @@ func (m *MTU) String() string { return strconv.Itoa(m.N) }
 
 // Type implements pflag.Value.
 func (m *MTU) Type() string { return "int" }
+
+// Choices returns the path MTUs, which shells complete.
+func (m *MTU) Choices() []string {
+	words := make([]string, len(mtus))
+	for i, n := range mtus {
+		words[i] = strconv.Itoa(n)
+	}
+	return words
+}

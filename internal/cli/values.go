@@ -235,3 +235,6 @@ func (c *Choice) String() string { return c.Value }
 
 // Type implements pflag.Value.
 func (c *Choice) Type() string { return "name" }
+
+// Choices returns the words, which shells complete.
+func (c *Choice) Choices() []string { return c.Words }

@@ -54,6 +54,9 @@ func (c *Congestion) String() string { return roce.CongestionControl(*c).String(
 // Type implements pflag.Value.
 func (c *Congestion) Type() string { return "name" }
 
+// Choices returns the names, which shells complete.
+func (c *Congestion) Choices() []string { return []string{"adaptive", "dcqcn", "none"} }
+
 // unless is a boolean flag value that is true unless the variable is set.
 type unless struct{ off *bool }
 

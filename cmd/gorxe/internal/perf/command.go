@@ -83,20 +83,13 @@ and window. With --json they are the field network of each row.`,
   # with the kernel's RDMA: on host C 'ib_send_bw -x 1 -q 8', and here
   gorxe perf send-bw hostC -q 8`,
 		Args:              cli.Named("OP", "[HOST]"),
-		ValidArgsFunction: completeOp,
+		ValidArgsFunction: cli.CompleteFirst(perf.OperationNames()),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.run(cmd, args)
 		},
 	}
 	f.register(cmd.Flags())
 	return cmd
-}
-
-func completeOp(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) == 0 {
-		return perf.OperationNames(), cobra.ShellCompDirectiveNoFileComp
-	}
-	return nil, cobra.ShellCompDirectiveNoFileComp
 }
 
 func (f *flags) register(fs *pflag.FlagSet) {

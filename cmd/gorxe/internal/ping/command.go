@@ -74,7 +74,8 @@ status is 0 if every ping was answered, and 1 otherwise.`,
 
   # a link-local IPv6 address
   gorxe ping fe80::5054:ff:fe12:3456 -I eth0`,
-		Args: cli.Named("HOST"),
+		Args:              cli.Named("HOST"),
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			out := cli.NewOutput(cmd.OutOrStdout())
 			return out.Result(f.run(cmd.Context(), args[0], out))

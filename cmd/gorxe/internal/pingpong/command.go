@@ -72,8 +72,8 @@ sides do not tell each other the traffic class (--class).`,
 
   # on the other host: ibv_ud_pingpong -g 1 -s 1024; then, on this host
   gorxe pingpong ud -s 1024 HOST`,
-		Args:      cli.Named("KIND (rc, uc, ud or srq)", "[HOST]"),
-		ValidArgs: kinds,
+		Args:              cli.Named("KIND (rc, uc, ud or srq)", "[HOST]"),
+		ValidArgsFunction: cli.CompleteFirst(kinds),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := f.config(args[0])
 			if err != nil {

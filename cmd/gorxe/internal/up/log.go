@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"slices"
 
 	"github.com/spf13/pflag"
 
@@ -79,6 +81,9 @@ func (l *logLevel) String() string {
 // Type implements pflag.Value.
 func (l *logLevel) Type() string { return "level" }
 
+// Choices returns the levels, which shells complete.
+func (l *logLevel) Choices() []string { return slices.Sorted(maps.Keys(logLevels)) }
+
 // logFormat is a flag value: text or json.
 type logFormat string
 
@@ -96,3 +101,6 @@ func (f *logFormat) String() string { return string(*f) }
 
 // Type implements pflag.Value.
 func (f *logFormat) Type() string { return "format" }
+
+// Choices returns the formats, which shells complete.
+func (f *logFormat) Choices() []string { return []string{"text", "json"} }
