@@ -218,3 +218,17 @@ func TestInterruptSilentService(t *testing.T) {
 		_ = c.Close()
 	}
 }
+
+// The path of a socket may be relative. up prints the path that -d accepts.
+func TestRelativeSocket(t *testing.T) {
+	dir := t.TempDir()
+	in := func(c *exec.Cmd) { c.Dir = dir }
+	up := startWith(t, nil, in, "up", udp.RandomLoopback().String(), "--socket", "s", "--no-confine")
+	path := filepath.Join(dir, "s")
+	eventually(t, "up prints the path of its socket", func() bool {
+		return strings.Contains(up.err.String(), "join at "+path+"\n")
+	})
+	run(t, nil, "ps", "--socket", path).ok()
+	startWith(t, nil, in, "ps", "--socket", "s").wait().ok()
+	startWith(t, nil, in, "run", "--socket", "s", "--", "true").wait().ok()
+}

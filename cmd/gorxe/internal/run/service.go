@@ -31,7 +31,11 @@ func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*
 	case f.socket == service.NoSocket:
 		return openDevice(ctx, diag, &d, append(opts, roce.WithoutService()))
 	case f.socket != "":
-		d.Iface = f.socket
+		path, err := filepath.Abs(f.socket) // a relative one would be the name of an interface
+		if err != nil {
+			return nil, err
+		}
+		d.Iface = path
 		return openDevice(ctx, diag, &d, opts)
 	case filepath.IsAbs(d.Iface), d.WantsXDP():
 		return openDevice(ctx, diag, &d, opts)

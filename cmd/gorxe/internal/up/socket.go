@@ -107,9 +107,12 @@ func servedAlready(iface string, err error) error {
 
 // start opens the device with a node service whose socket has a group.
 func (n *node) start(f *device.Flags, gid int, opts []roce.Option) (*roce.Device, error) {
-	path := n.path
-	if path == "" {
-		path = service.DefaultPath(f.Iface)
+	path := service.DefaultPath(f.Iface)
+	if n.path != "" {
+		var err error
+		if path, err = filepath.Abs(n.path); err != nil { // programs may have other directories
+			return nil, err
+		}
 	}
 	s, err := service.New(path, service.Options{Mode: fs.FileMode(n.mode), Group: gid,
 		PerUser: n.perUser.N, Limits: driver.Limits(n.limits.Value())})
