@@ -118,6 +118,7 @@ func TestUsageErrors(t *testing.T) {
 		"help perf nosuch":             `no such command "perf nosuch"`,
 		"bench --memory --mode native": "--memory",
 		"bench indirect --link memory --mode generic":   "--mode",
+		"run --datapath udp --mode generic -- true":     "exclude each other",
 		"bench statusbyte --trace-size 1k":              "--trace",
 		"statusbyte send h --cameras 1 --frame 640":     "640x480x3",
 		"statusbyte send h --cameras 1 --frame 640x480": "640x480x3",

@@ -136,6 +136,10 @@ func (f *Flags) Options() []roce.Option {
 // absolute path, Open joins the node service whose socket is there. It fails if the chosen GID
 // index does not exist.
 func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device, error) {
+	if mode := f.XDP().Mode; f.kind() == roce.PortUDP && mode != xdp.Auto {
+		return nil, cli.Usagef("--datapath udp and --mode %v exclude each other: choose one of them",
+			mode)
+	}
 	open := roce.Open
 	if filepath.IsAbs(f.Iface) {
 		open = roce.OpenService
