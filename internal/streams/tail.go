@@ -30,7 +30,7 @@ var ErrGaps = errors.New("packets are missing from the stream: the receiver or i
 func Tail(ctx context.Context, dir string, remove bool, out, diag io.Writer) error {
 	err := tail(ctx, dir, remove, out, diag)
 	if err != nil && !errors.Is(err, ErrGaps) {
-		err = fmt.Errorf("read the directory of a device: %w", err)
+		err = fmt.Errorf("follow the directory of a device: %w", err)
 	}
 	return err
 }
