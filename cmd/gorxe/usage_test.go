@@ -247,6 +247,16 @@ func unprivileged(t *testing.T) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}}
 }
 
+// A port that needs privileges is an error that says what to do.
+func TestPrivilegedPort(t *testing.T) {
+	const first = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
+	if b, err := os.ReadFile(first); err != nil || strings.TrimSpace(string(b)) != "1024" {
+		t.Skipf("%s: %q, %v", first, b, err)
+	}
+	startAs(t, nil, unprivileged(t), "perf", "write-bw", "-d", udp.RandomLoopback().String(), "-p",
+		"80").wait().fails(1, "TCP port 80 needs root", "--port")
+}
+
 // Without root the demo uses UDP sockets, says so in one line, and verifies all data.
 func TestDemoWithoutPrivileges(t *testing.T) {
 	r := startAs(t, nil, unprivileged(t), "demo", "--json", "--bulk", "4m").wait().ok()

@@ -85,6 +85,10 @@ func Listen(ctx context.Context, iface string, port int) (net.Listener, error) {
 		return nil, fmt.Errorf("TCP port %d is in use: stop the other gorxe, "+
 			"or choose another port with --port on both sides", port)
 	}
+	if errors.Is(err, unix.EACCES) {
+		return nil, fmt.Errorf("TCP port %d needs root: choose another port with --port on both sides",
+			port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on TCP port %d: %w", port, peerio.Reason(err))
 	}
