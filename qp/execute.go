@@ -173,14 +173,10 @@ func (q *QP) checkRemote(key bth.RKey, va uint64, n uint32, need mr.Access) ([]b
 		s = q.scope
 	}
 	b, v := q.eng.mrs.CheckScope(q.pd, s, mr.Key(key), va, n, need)
-	switch {
-	case v == mr.Foreign:
-		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(key))
-	case v != mr.OK:
+	if v != mr.OK && v != mr.Foreign {
 		return nil, refuseAccess
-	case q.eng.target != nil: // of an earlier request that stored nothing
-		q.eng.target = nil
 	}
+	q.eng.aim(key, v)
 	return b, accept
 }
 

@@ -140,9 +140,7 @@ func (q *QP) executeAtomicWrite(p *bth.Packet) verdict {
 	if v := q.answers.freshSpace(); v != accept {
 		return v
 	}
-	if q.eng.target = nil; v == mr.Foreign {
-		q.eng.target = q.eng.mrs.RemoteBacking(mr.Key(h.RKey()))
-	}
+	q.eng.aim(h.RKey(), v)
 	q.eng.place(mem, p)
 	return q.queue(answer{psn: q.epsn, npkts: 1, fresh: true})
 }

@@ -87,7 +87,18 @@ func (e *Engine) scatterForeign(key bth.LKey, dst, b []byte) {
 	e.mrs.LocalBacking(mr.Key(key)).Store(dst, dst, false)
 }
 
-// place stores the payload of a WRITE in memory that checkRemote has returned.
+// aim sets target for memory of which the check had the verdict v.
+func (e *Engine) aim(key bth.RKey, v mr.Verdict) {
+	if v == mr.Foreign {
+		e.aimOutside(key)
+	} else if e.target != nil { // of an earlier request that stored nothing
+		e.target = nil
+	}
+}
+
+func (e *Engine) aimOutside(key bth.RKey) { e.target = e.mrs.RemoteBacking(mr.Key(key)) }
+
+// place stores the payload of a WRITE in the memory that aim was called for.
 func (e *Engine) place(dst []byte, p *bth.Packet) {
 	if e.target != nil {
 		e.placeOutside(dst, p)

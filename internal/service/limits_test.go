@@ -109,9 +109,9 @@ func TestStatusKeepsNoMemory(t *testing.T) {
 	})
 }
 
-// A program that does not answer is asked for one report only, so that its connection does not end.
-func TestOneReportAtATime(t *testing.T) {
-	s := start(t, Options{})
+// silentMember joins a service and then neither reads nor answers messages.
+func silentMember(t *testing.T, s *Server) *wire {
+	t.Helper()
 	w := rawConn(t, s)
 	if err := w.send(&message{Op: opJoin, ID: 1, Version: version}, -1); err != nil {
 		t.Fatal(err)
@@ -121,7 +121,15 @@ func TestOneReportAtATime(t *testing.T) {
 	if err != nil || m.err() != nil {
 		t.Fatal(err, m.err())
 	}
-	defer unix.Close(mads)
+	t.Cleanup(func() { _ = unix.Close(mads) })
+	return w
+}
+
+// A program that does not answer is asked for one report only, so that its connection does not end.
+func TestOneReportAtATime(t *testing.T) {
+	s := start(t, Options{})
+	w := silentMember(t, s)
+	var m message
 	for range 50 {
 		if n := len(s.Reports(0)); n != 1 {
 			t.Fatalf("%d reports, want 1", n)
@@ -427,16 +435,8 @@ func TestPathIsTaken(t *testing.T) {
 // learns the present state, and answers requests for reports.
 func TestStoppedMember(t *testing.T) {
 	s := start(t, Options{})
-	w := rawConn(t, s)
-	if err := w.send(&message{Op: opJoin, ID: 1, Version: version}, -1); err != nil {
-		t.Fatal(err)
-	}
+	w := silentMember(t, s)
 	var m message
-	mads, err := w.receive(&m)
-	if err != nil || m.err() != nil {
-		t.Fatal(err, m.err())
-	}
-	defer unix.Close(mads)
 	// The service itself soon corrects this.
 	long := strings.Repeat("x", MaxMessage/2)
 	for range 100 {

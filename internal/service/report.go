@@ -123,17 +123,9 @@ var errSlow = errors.New("it reads the status too slowly")
 // service for as long as the program likes.
 func (n *session) sendStatus(id uint64) error {
 	r := message{ID: id, Op: opStatus}
-	n.s.mu.Lock()
-	f := n.s.status
-	n.s.mu.Unlock()
-	if f == nil {
-		r.fail(errors.New("this node service has no status"))
-		return n.w.send(&r, -1)
-	}
-	uid := n.cred.Uid
-	b := f(uid, uid == 0 || int(uid) == n.s.owner)
-	if len(b) > MaxStatus {
-		r.fail(fmt.Errorf("the status is longer than %d bytes", MaxStatus))
+	b, err := n.status()
+	if err != nil {
+		r.fail(err)
 		return n.w.send(&r, -1)
 	}
 	r.Size = len(b)
@@ -145,6 +137,22 @@ func (n *session) sendStatus(id uint64) error {
 		}
 	}
 	return errSlow
+}
+
+// status returns the status that the program may see.
+func (n *session) status() ([]byte, error) {
+	n.s.mu.Lock()
+	f := n.s.status
+	n.s.mu.Unlock()
+	if f == nil {
+		return nil, errors.New("this node service has no status")
+	}
+	uid := n.cred.Uid
+	b := f(uid, uid == 0 || int(uid) == n.s.owner)
+	if len(b) > MaxStatus {
+		return nil, fmt.Errorf("the status is longer than %d bytes", MaxStatus)
+	}
+	return b, nil
 }
 
 // statusPatience is how long Status waits for an answer.

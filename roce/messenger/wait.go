@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -282,12 +283,8 @@ func (c *Conn) ended(n int, err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), reasonWait)
 	defer cancel()
 	_ = c.dev.Await(ctx, func() bool { return c.conn.Err() != nil })
-	if why := c.conn.Err(); why != nil {
-		err = why
-	} else if why := c.dev.Err(); why != nil { // the connection learns of it after its completions
-		err = why
-	}
-	return err
+	// If the device fails, the connection learns of it after its completions.
+	return cmp.Or(c.conn.Err(), c.dev.Err(), err)
 }
 
 // reasonWait limits the wait for the reason why a connection ended.

@@ -121,8 +121,8 @@ func (c *Conn) CloseWrite() error {
 
 // Close ends the connection. It waits until the peer's device has acknowledged everything that was
 // written, at most for the time of Config.Linger. If the peer has ended both directions first, it
-// waits until the peer disconnects, at most for the same time or 5 s. Data that was not read is
-// lost. Calls that wait return an error that matches net.ErrClosed.
+// waits until the peer disconnects, at most for that time, and at most 5 s. Data that was not read
+// is lost. Calls that wait return an error that matches net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {

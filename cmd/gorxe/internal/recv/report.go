@@ -48,7 +48,8 @@ func (s *server) print(peer netip.Addr, r *rdma.Report, d time.Duration, err err
 	if s.json {
 		p := printed{Peer: peer.String(), Pull: r.Pull, DryRun: r.DryRun, Target: r.Target,
 			Stored: sum.Stored, Skipped: sum.Skipped, Deleted: sum.Deleted, Failed: sum.Failed,
-			Ignored: r.Result.Ignored, Bytes: sum.Bytes, Resumed: sum.Resumed, Seconds: cli.Round(d.Seconds(), 3)}
+			Ignored: r.Result.Ignored, Bytes: sum.Bytes, Resumed: sum.Resumed,
+			Seconds: cli.Round(d.Seconds(), 3)}
 		if err != nil {
 			p.Error = oneLine(err)
 		}
