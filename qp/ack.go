@@ -10,19 +10,31 @@ type ackState struct {
 	ackSince Time   // time since when it is pending, or requested
 }
 
+// ackLists are the lists of QPs that only have an ACK to send.
+var ackLists = [...]listID{inAckSoon, inAckLate, inAckKept}
+
 // ackDue returns the latest time to send the ACK.
-func (a *ackState) ackDue() Time {
-	if a.ackAsked {
-		return a.ackSince + ackSoon
+func (q *QP) ackDue() Time {
+	switch {
+	case q.list == inAckKept:
+		return q.ackSince + ackKept
+	case q.ackAsked:
+		return q.ackSince + ackSoon
 	}
-	return a.ackSince + ackLate
+	return q.ackSince + ackLate
 }
 
 func (a *ackState) acked() { *a = ackState{cnpOwed: a.cnpOwed} }
 
 // oweAck records that an ACK is pending, and whether the requester asked for it.
 func (q *QP) oweAck(now Time, asked bool) {
-	if !q.ackOwed || (asked && !q.ackAsked) {
+	if asked && q.eng.keeping {
+		q.rec.replies.await()
+	}
+	switch {
+	case q.list == inAckKept: // another message came instead of the reply
+		q.ackAtOnce()
+	case !q.ackOwed || (asked && !q.ackAsked):
 		q.ackOwed, q.ackAsked, q.ackSince, q.owes = true, asked, now, true
 		if q.list != inRunq {
 			q.eng.unlist(q)
@@ -57,10 +69,13 @@ func (q *QP) ackAtOnce() {
 // awaitAck adds a QP that only has an ACK to send to the list of its delay. Each list is in order
 // of time.
 func (e *Engine) awaitAck(q *QP) {
-	if q.ackAsked {
-		e.lists[inAckSoon].push(q)
-	} else {
+	switch {
+	case !q.ackAsked:
 		e.lists[inAckLate].push(q)
+	case e.keeping && q.rec.replies.soon():
+		e.lists[inAckKept].push(q)
+	default:
+		e.lists[inAckSoon].push(q)
 	}
 }
 
@@ -71,14 +86,17 @@ func (e *Engine) dueAck(now Time) *QP {
 		(now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
 		return q
 	}
-	if q := e.lists[inAckLate].head; q != nil && now >= q.ackDue() {
-		return q
+	for _, id := range []listID{inAckLate, inAckKept} {
+		if q := e.lists[id].head; q != nil && now >= q.ackDue() {
+			return q
+		}
 	}
 	return nil
 }
 
-// ReleaseAcks schedules all pending ACKs for the next transmissions and reports whether there
-// are any. An owner calls it before it blocks: then neither side needs a timer for them.
+// ReleaseAcks schedules all pending ACKs for the next transmissions, except those of KeepAcks, and
+// reports whether there are any. An owner calls it before it blocks: then neither side needs a
+// timer for them.
 func (e *Engine) ReleaseAcks() bool {
 	some := false
 	for _, id := range []listID{inAckSoon, inAckLate} {
@@ -90,8 +108,23 @@ func (e *Engine) ReleaseAcks() bool {
 	return some
 }
 
+// KeepAcks sets whether the ACK of a message waits up to ackKept for the program's reply if the
+// program has answered most of the latest messages. It is for an owner that sleeps whenever it is
+// idle: neither the owner nor the peer then has to wake up for the ACK alone.
+func (e *Engine) KeepAcks(on bool) { e.keeping = on }
+
+// KeptAckDue returns when the first ACK of KeepAcks is due; false: there is none.
+func (e *Engine) KeptAckDue() (Time, bool) {
+	if q := e.lists[inAckKept].head; q != nil {
+		return q.ackDue(), true
+	}
+	return 0, false
+}
+
 // OwesAck reports whether a peer has requested an ACK that was not sent yet.
-func (e *Engine) OwesAck() bool { return e.lists[inAckSoon].head != nil }
+func (e *Engine) OwesAck() bool {
+	return e.lists[inAckSoon].head != nil || e.lists[inAckKept].head != nil
+}
 
 // PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits
 // for its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if
@@ -100,7 +133,7 @@ func (e *Engine) PollAck(q *QP, b []byte) *Transmit {
 	if !q.owes || !q.ackOwed || q.nakOwed || !q.answers.empty() {
 		return nil
 	}
-	if q.list == inAckSoon || q.list == inAckLate {
+	if q.list != inRunq {
 		e.unlist(q)
 	}
 	tx := &e.tx
@@ -116,10 +149,41 @@ func (e *Engine) PollAck(q *QP, b []byte) *Transmit {
 // nextAck returns the time at which the next ACK is due.
 func (e *Engine) nextAck() Time {
 	t := Never
-	for _, id := range []listID{inAckSoon, inAckLate} {
+	for _, id := range ackLists {
 		if q := e.lists[id].head; q != nil {
 			t = min(t, q.ackDue())
 		}
 	}
 	return t
 }
+
+// replies tells how the program answers messages. The low bits count messages in a row that it
+// answered before the next one arrived, up to maxReplies. While there are many, an owner that has
+// to sleep leaves the ACK of a message to the reply; see KeepAcks.
+type replies uint8
+
+// awaited is set from a message that asks for an ACK until the reply.
+const awaited replies = 0x80
+
+// await records the arrival of a message that asks for an ACK.
+func (r *replies) await() {
+	r.missed()
+	*r |= awaited
+}
+
+// missed records that a message was not answered, if there is one.
+func (r *replies) missed() {
+	if *r&awaited != 0 {
+		*r = *r &^ awaited / 2
+	}
+}
+
+// posted records that the program has posted a request.
+func (r *replies) posted() {
+	if *r&awaited != 0 {
+		*r = min(*r&^awaited+1, maxReplies)
+	}
+}
+
+// soon reports whether the reply to the latest message will probably follow soon.
+func (r replies) soon() bool { return r >= awaited|manyReplies }

@@ -126,7 +126,7 @@ func (e *Engine) wake(now Time) {
 			e.admit(q)
 		}
 	}
-	for _, id := range []listID{inAckSoon, inAckLate} {
+	for _, id := range ackLists {
 		for q := e.lists[id].head; q != nil && now >= q.ackDue(); q = e.lists[id].head {
 			q.ackAtOnce()
 		}

@@ -68,6 +68,7 @@ type Engine struct {
 	pool        reorderPool
 	fills       fillList
 	lists       [numLists]qpList
+	keeping     bool // KeepAcks was called
 	wheel       wheel
 
 	runq        *sched.Queue[*QP] // QPs that may have packets to send

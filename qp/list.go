@@ -8,6 +8,7 @@ const (
 	inRunq           // may have packets to send; in Engine.runq or the queue of its class
 	inAckSoon        // only has a requested ACK to send
 	inAckLate        // only has an unrequested ACK to send
+	inAckKept        // only has a requested ACK to send that waits for the program's reply
 	numLists
 )
 

@@ -42,6 +42,7 @@ type recovery struct {
 	retryCnt    uint8 // initial values of retries and rnrRetries after progress
 	rnrRetryCnt uint8
 	rnrs        uint8 // RNR NAKs in a row, at most maxRNRs
+	replies     replies
 
 	ackDeadline   Time // Local ACK Timeout
 	probeDeadline Time

@@ -19,10 +19,18 @@ const (
 // when ackBatch packets wait for it. Otherwise only the requester's queue slots wait for it, and it
 // is sent after ackLate, well before the requester's first probe. IBA 9.7.5.1.2 allows both: an ACK
 // covers all packets before it, and any packet may be acknowledged.
+//
+// On a host where programs need all CPUs, a process wakes up for each ACK at either side. There the
+// ACK of a message waits for the program's reply, if it usually replies; see Engine.KeepAcks. It
+// waits as long as programs that poll often have to wait for a CPU.
 const (
-	ackSoon  Time = 4_000  // ns
-	ackLate  Time = 50_000 // ns
-	ackBatch      = 16     // packets
+	ackSoon  Time = 4_000     // ns
+	ackLate  Time = 50_000    // ns
+	ackKept  Time = 1_000_000 // ns
+	ackBatch      = 16        // packets
+
+	manyReplies = 32 // answered messages from which on ACKs wait for replies
+	maxReplies  = 64
 )
 
 // starvedDelay is by how much the timeouts of a QP are postponed that waits for its turn among

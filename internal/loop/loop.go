@@ -199,7 +199,10 @@ func (l *Loop) SetGuest(g Guest, fd int) bool {
 }
 
 // SetCrowded makes an idle owner sleep at once, because others need its CPU. Owner only.
-func (l *Loop) SetCrowded(on bool) { l.crowded = on }
+func (l *Loop) SetCrowded(on bool) {
+	l.crowded = on
+	l.eng.KeepAcks(on)
+}
 
 // PortInfo describes the port; false: it is closed. Owner only.
 func (l *Loop) PortInfo() (driver.Info, bool) {

@@ -56,18 +56,23 @@ func (l *Loop) sleepTime(now qp.Time) time.Duration {
 			d = max(d, minSleep)
 		}
 	}
-	if t, ok := l.host.NextTimeout(); ok {
-		if c := max(0, time.Duration(t-now)); d < 0 || c < d {
-			d = c
-		}
-	}
-	if t, ok := l.held(); ok {
-		if c := max(0, time.Duration(t-now)); d < 0 || c < d {
-			d = c
-		}
-	}
+	t, ok := l.eng.KeptAckDue()
+	d = sooner(d, now, t, ok)
+	t, ok = l.host.NextTimeout()
+	d = sooner(d, now, t, ok)
+	t, ok = l.held()
+	d = sooner(d, now, t, ok)
 	if l.stalled && (d < 0 || d > stallSleep) {
 		d = stallSleep
+	}
+	return d
+}
+
+// sooner returns d, or the time from now to t if that is shorter. A negative d is no limit. If ok
+// is false, there is no t.
+func sooner(d time.Duration, now, t qp.Time, ok bool) time.Duration {
+	if left := max(0, time.Duration(t-now)); ok && (d < 0 || left < d) {
+		return left
 	}
 	return d
 }

@@ -91,3 +91,47 @@ func TestACKBeforeSleep(t *testing.T) {
 		t.Errorf("%d ACKs sent, want 1", n)
 	}
 }
+
+// On a crowded host the owner does not wake up to send an ACK alone while the program replies to
+// every message. It does if the reply does not come. Before the QP goes away, it sends the ACK.
+func TestKeptACK(t *testing.T) {
+	a, b := newPair(t, pairConfig{})
+	b.SetCrowded(true)
+	receive := func() (kept bool) {
+		t.Helper()
+		a.write(t, b, 8, qp.Signaled)
+		driveUntil(t, a, b, b.eng.OwesAck)
+		b.sleepOnce(t)
+		_, kept = b.eng.KeptAckDue()
+		return kept
+	}
+	untilKept := func() {
+		t.Helper()
+		for i := 0; !receive(); i++ {
+			if i == 1000 {
+				t.Fatal("no ACK is kept")
+			}
+			sent := b.sent()
+			b.write(t, a, 8, 0)
+			driveUntil(t, a, b, func() bool { return b.sent() > sent })
+		}
+	}
+	untilKept()
+	const want = time.Millisecond
+	if d := b.sleepTime(b.now()); d > want || d < want-10*time.Microsecond {
+		t.Errorf("sleepTime() = %v with an ACK that is kept, want %v", d, want)
+	}
+	acks := b.eng.Counters().SentAcks
+	b.link.AdvanceTo(int64(b.now()) + int64(want))
+	b.TryStep()
+	if n := b.eng.Counters().SentAcks - acks; n != 1 {
+		t.Errorf("%d ACKs without a reply, want 1", n)
+	}
+
+	untilKept()
+	acks = b.eng.Counters().SentAcks
+	b.Do(func(qp.Time) { b.SendPending(b.qp) })
+	if n := b.eng.Counters().SentAcks - acks; n != 1 {
+		t.Errorf("SendPending sends %d ACKs that are kept, want 1", n)
+	}
+}

@@ -121,10 +121,7 @@ func (l *Loop) SendPending(q *qp.QP) {
 	for range 2 { // an ACK waits for the step after the last data
 		l.transmit(l.now())
 	}
-	if !l.eng.Bounded() {
-		return
-	}
-	if b := l.Buffer(); b != nil { // the ACK may wait for the backlog
+	if b := l.Buffer(); b != nil { // the ACK may wait for the backlog or for a reply
 		if tx := l.eng.PollAck(q, b[:len(b)-bth.ICRCLen]); tx != nil {
 			l.Send(tx.QPN, tx.Len, tx.NetLen)
 		}
