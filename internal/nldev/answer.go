@@ -2,6 +2,7 @@ package nldev
 
 import (
 	"bytes"
+	"iter"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,6 +22,7 @@ type Device struct {
 	CM     uint64 // device number of rdma_cm; 0: there is none
 
 	Resources []Resource
+	Counters  iter.Seq2[string, uint64] // names and values; nil: there are none
 }
 
 // Resource is a kind of objects and their number, for example "qp".
@@ -38,6 +40,7 @@ const (
 	cmdSysGet     = 6
 	cmdResGet     = 9
 	cmdGetChardev = 15
+	cmdStatGet    = 17
 
 	attrDevIndex     = 1
 	attrDevName      = 2
@@ -62,6 +65,11 @@ const (
 	attrChardevABI   = 71
 	attrChardev      = 72
 	attrDriverID     = 73
+	attrStatRes      = 75
+	attrStats        = 80
+	attrStatsEntry   = 81
+	attrStatsName    = 82
+	attrStatsValue   = 83
 	attrDIM          = 84
 	attrCopyOnFork   = 93
 )
@@ -97,7 +105,11 @@ func Answer(b []byte, pid uint32, d *Device) [][]byte {
 		return [][]byte{status(h, b, pid, -int32(unix.EINVAL))}
 	}
 	m := newMessage(reply)
-	switch h.kind & 0x3ff {
+	cmd := h.kind & 0x3ff
+	if _, ok := in[attrStatRes]; ok && cmd == cmdStatGet {
+		cmd = 0 // the counters of objects
+	}
+	switch cmd {
 	case cmdGet:
 		d.identity(m)
 		m.u32(attrPortIndex, 1) // number of ports
@@ -112,6 +124,10 @@ func Answer(b []byte, pid uint32, d *Device) [][]byte {
 	case cmdResGet:
 		d.identity(m)
 		d.resources(m)
+	case cmdStatGet:
+		d.identity(m)
+		m.u32(attrPortIndex, portID)
+		d.counters(m)
 	case cmdGetChardev:
 		if !d.chardev(m, in) {
 			return [][]byte{status(h, b, pid, -int32(unix.EINVAL))}
@@ -190,6 +206,20 @@ func (d *Device) resources(m *message) {
 			m.nested(attrSummaryEntry, func() {
 				m.text(attrSummaryName, r.Name)
 				m.u64(attrSummaryCurr, r.Count)
+			})
+		}
+	})
+}
+
+func (d *Device) counters(m *message) {
+	if d.Counters == nil {
+		return
+	}
+	m.nested(attrStats, func() {
+		for name, v := range d.Counters {
+			m.nested(attrStatsEntry, func() {
+				m.text(attrStatsName, name)
+				m.u64(attrStatsValue, v)
 			})
 		}
 	})

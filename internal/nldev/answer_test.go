@@ -8,7 +8,8 @@ import (
 
 var device = &Device{Name: "rxe0", Interface: "eth0", Index: 7, Up: true,
 	GUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, Uverbs: 231<<8 | 192,
-	Resources: []Resource{{"qp", 3}}}
+	Resources: []Resource{{"qp", 3}},
+	Counters:  func(yield func(string, uint64) bool) { yield("sent_pkts", 1<<40) }}
 
 // request builds a request.
 func request(cmd, flags uint16, add func(*message)) []byte {
@@ -89,6 +90,26 @@ func TestResources(t *testing.T) {
 	entry := attrs(attrs(a[attrSummary])[attrSummaryEntry])
 	if string(entry[attrSummaryName]) != "qp\x00" || order.Uint64(entry[attrSummaryCurr]) != 3 {
 		t.Errorf("entry = %v, want 3 qp", entry)
+	}
+}
+
+func TestCounters(t *testing.T) {
+	link := func(m *message) {
+		m.u32(attrDevIndex, deviceID)
+		m.u32(attrPortIndex, portID)
+	}
+	_, a := answer(t, request(cmdStatGet, unix.NLM_F_REQUEST|unix.NLM_F_ACK, link))
+	entry := attrs(attrs(a[attrStats])[attrStatsEntry])
+	if string(entry[attrStatsName]) != "sent_pkts\x00" ||
+		order.Uint64(entry[attrStatsValue]) != 1<<40 || order.Uint32(a[attrPortIndex]) != portID {
+		t.Errorf("attributes %v, want 1<<40 sent_pkts of port 1", a)
+	}
+	kinds, _ := answer(t, request(cmdStatGet, unix.NLM_F_REQUEST, func(m *message) {
+		link(m)
+		m.u32(attrStatRes, 1)
+	}))
+	if len(kinds) != 1 || kinds[0] != unix.NLMSG_ERROR {
+		t.Errorf("counters of QPs: messages %v, want an error", kinds)
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Supervisor) file(c *seccomp.Call) {
 		result(c, 0, unix.ENOENT)
 		return
 	}
-	s.refresh()
+	s.refresh(e)
 	switch f.Op {
 	case seccomp.Open:
 		s.open(c, &f, e)
@@ -223,15 +223,19 @@ func (s *Supervisor) readlink(c *seccomp.Call, _ *seccomp.FileCall, e sysfs.Entr
 	failWith(c, err)
 }
 
-// refresh updates the tree if the state of the device has changed.
-func (s *Supervisor) refresh() {
+// refresh updates the tree for a call on a file, if the state of the device has changed.
+func (s *Supervisor) refresh(e sysfs.Entry) {
 	d := s.c.Files()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	update := s.c.Tree.Update
 	if d.Equal(&s.shown) {
-		return
+		if !e.Counter() {
+			return
+		}
+		update = s.c.Tree.UpdateCounters
 	}
-	if err := s.c.Tree.Update(&d); err != nil {
+	if err := update(&d); err != nil {
 		s.logf("update the files of the device: %v", err)
 		return
 	}

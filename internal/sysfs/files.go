@@ -2,6 +2,7 @@ package sysfs
 
 import (
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,6 +18,8 @@ type Device struct {
 	GUID      [8]byte // of the node, in network byte order
 	GIDs      []GID
 	CM        bool // the connection manager has a device file
+
+	Counters iter.Seq2[string, uint64] // current values; nil: there are none
 }
 
 // GID is an entry of the GID table.
@@ -25,7 +28,7 @@ type GID struct {
 	GID   [16]byte
 }
 
-// Equal reports whether d and e have the same files.
+// Equal reports whether d and e have the same files, apart from the values of counters.
 func (d *Device) Equal(e *Device) bool {
 	return d.Name == e.Name && d.Interface == e.Interface && d.MAC == e.MAC && d.Up == e.Up &&
 		d.GUID == e.GUID && d.CM == e.CM && slices.Equal(d.GIDs, e.GIDs)
@@ -36,7 +39,19 @@ const maxGIDs = 64
 
 // Update writes the files for the current state of the device.
 func (t *Tree) Update(d *Device) error {
-	for name, text := range files(d) {
+	return t.write(files(d))
+}
+
+// UpdateCounters writes the files of the counters.
+func (t *Tree) UpdateCounters(d *Device) error {
+	f := map[string]string{}
+	counters(f, d)
+	return t.write(f)
+}
+
+// write writes files, whose names are relative to the root.
+func (t *Tree) write(files map[string]string) error {
+	for name, text := range files {
 		name = filepath.Join(t.root, name)
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
@@ -95,7 +110,18 @@ func files(d *Device) map[string]string {
 	f[dir+"cap_mask"] = "0x00010000\n"
 	f[dir+"pkeys/0"] = "0xffff\n"
 	gids(f, dir, d)
+	counters(f, d)
 	return f
+}
+
+// counters adds the files of the counters.
+func counters(f map[string]string, d *Device) {
+	if d.Counters == nil {
+		return
+	}
+	for name, v := range d.Counters {
+		f["sys/class/infiniband/"+d.Name+"/ports/1"+counterDir+name] = fmt.Sprintln(v)
+	}
 }
 
 // gids adds the files of the GID table.

@@ -27,6 +27,12 @@ type Entry struct {
 	Device uint64 // number of a character device; 0 for other files
 }
 
+// Counter reports whether the file is a counter; see Tree.UpdateCounters.
+func (e Entry) Counter() bool { return strings.Contains(e.Path, counterDir) }
+
+// counterDir is in the path of a counter.
+const counterDir = "/hw_counters/"
+
 // Tree is a directory tree with the files of a device.
 type Tree struct {
 	root string

@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,6 +32,29 @@ func read(t *testing.T, tree *Tree, name string) string {
 		t.Fatal(err)
 	}
 	return string(b)
+}
+
+// A counter has its current value after UpdateCounters.
+func TestCounters(t *testing.T) {
+	tree, d := newTree(t)
+	sent := uint64(5)
+	d.Counters = func(yield func(string, uint64) bool) { yield("sent_pkts", sent) }
+	const name = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts"
+	for _, update := range []func(*Device) error{tree.Update, tree.UpdateCounters} {
+		if err := update(d); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := read(t, tree, name), fmt.Sprintln(sent); got != want {
+			t.Errorf("sent_pkts = %q, want %q", got, want)
+		}
+		sent = 1 << 40
+	}
+	if e, _ := tree.Find(name); !e.Counter() {
+		t.Error("the file is not known as a counter")
+	}
+	if e, _ := tree.Find("/sys/class/infiniband/rxe0/ports/1/state"); e.Counter() {
+		t.Error("another file is known as a counter")
+	}
 }
 
 func TestFiles(t *testing.T) {

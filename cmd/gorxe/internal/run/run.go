@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -123,7 +124,7 @@ type described struct {
 func (d *described) files() sysfs.Device {
 	info := d.dev.Info()
 	f := sysfs.Device{Name: deviceName, Interface: info.Name, MAC: info.MAC.String(),
-		Up: info.Up, GUID: d.verbs.NodeGUID(), CM: true}
+		Up: info.Up, GUID: d.verbs.NodeGUID(), CM: true, Counters: d.counters}
 	for _, g := range d.dev.GIDs() {
 		f.GIDs = append(f.GIDs, sysfs.GID{Index: g.Index, GID: g.GID})
 	}
@@ -136,5 +137,20 @@ func (d *described) netlink() nldev.Device {
 		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber, CM: sysfs.CMNumber,
 		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
 			{Name: "qp", Count: r.QPs}, {Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
-			{Name: "ctx", Count: r.Contexts}}}
+			{Name: "ctx", Count: r.Contexts}}, Counters: d.counters}
+}
+
+// hwCounters are the counters of the kernel's rxe that gorxe has, too, in the order of rxe.
+var hwCounters = []string{"sent_pkts", "rcvd_pkts", "duplicate_request", "out_of_seq_request",
+	"rcvd_rnr_err", "send_rnr_err", "rcvd_seq_err", "retry_exceeded_err", "retry_rnr_exceeded_err",
+	"completer_retry_err"}
+
+// counters yields the current values of hwCounters.
+func (d *described) counters(yield func(string, uint64) bool) {
+	c := maps.Collect(d.dev.Counters().All())
+	for _, name := range hwCounters {
+		if !yield(name, c[name]) {
+			return
+		}
+	}
 }
