@@ -22,6 +22,7 @@ type Device struct {
 	CM     uint64 // device number of rdma_cm; 0: there is none
 
 	Resources []Resource
+	Objects   func() Objects            // of the processes that use the device; nil: there are none
 	Counters  iter.Seq2[string, uint64] // names and values; nil: there are none
 }
 
@@ -133,8 +134,8 @@ func Answer(b []byte, pid uint32, d *Device) [][]byte {
 			return [][]byte{status(h, b, pid, -int32(unix.EINVAL))}
 		}
 	default:
-		if dump { // no objects of this kind
-			return [][]byte{done(h, pid)}
+		if dump {
+			return append(d.list(cmd, reply), done(h, pid))
 		}
 		return [][]byte{status(h, b, pid, -int32(unix.EOPNOTSUPP))}
 	}

@@ -113,6 +113,50 @@ func TestCounters(t *testing.T) {
 	}
 }
 
+// A list has all objects, up to a limit, in messages that programs can receive.
+func TestObjects(t *testing.T) {
+	old := device.Objects
+	defer func() { device.Objects = old }()
+	const n = 200
+	o := Objects{PDs: []PD{{1, 2, 99}}, CQs: []CQ{{3, 256, 1, 99}}, MRs: []MR{{4, 1, 1 << 33, 99}}}
+	for i := range uint32(n) {
+		o.QPs = append(o.QPs, QP{Number: i, PD: 1, Type: 2, State: 3, Remote: 7, PID: 99})
+	}
+	device.Objects = func() Objects { return o }
+	for cmd, want := range map[uint16]struct {
+		table, entry uint16
+		attrs        map[uint16]uint64
+	}{
+		cmdPDs: {attrPDs, attrPD, map[uint16]uint64{attrPDID: 1, attrUses: 2}},
+		cmdCQs: {attrCQs, attrCQ, map[uint16]uint64{attrCQID: 3, attrEntries: 256, attrUses: 1}},
+		cmdMRs: {attrMRs, attrMR, map[uint16]uint64{attrMRID: 4, attrPDID: 1, attrLength: 1 << 33}},
+		cmdQPs: {attrQPs, attrQP, map[uint16]uint64{attrPDID: 1, attrType: 2, attrState: 3,
+			attrRemoteQPN: 7, attrPortIndex: portID}},
+	} {
+		_, a := answer(t, request(cmd, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, nil))
+		got := attrs(attrs(a[want.table])[want.entry])
+		want.attrs[attrPID] = 99
+		for kind, v := range want.attrs {
+			b := append(append([]byte{}, got[kind]...), make([]byte, 8)...)
+			if order.Uint64(b) != v || got[kind] == nil {
+				t.Errorf("list %d: attribute %d = % x, want %d", cmd, kind, got[kind], v)
+			}
+		}
+	}
+	seen := 0
+	for _, m := range Answer(request(cmdQPs, unix.NLM_F_REQUEST|unix.NLM_F_DUMP, nil), 77, device) {
+		if len(m) > 4096 {
+			t.Errorf("a message has %d bytes, want at most 4096", len(m))
+		}
+		for b := attrs(m[headerSize:])[attrQPs]; len(b) >= attrSize; b = b[aligned(int(order.Uint16(b))):] {
+			seen++
+		}
+	}
+	if seen != n {
+		t.Errorf("the messages have %d QPs, want %d", seen, n)
+	}
+}
+
 // Malformed and unknown requests get an error.
 func TestErrors(t *testing.T) {
 	good := request(cmdGet, unix.NLM_F_REQUEST, nil)

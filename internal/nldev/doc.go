@@ -4,5 +4,6 @@
 //
 // Reading order:
 //   - answer.go: Device, and the answers
+//   - objects.go: Objects, and lists of them
 //   - message.go: encoding of messages and attributes
 package nldev

@@ -6,6 +6,7 @@ import "testing"
 // not cause more answers than they have messages of the least size.
 func FuzzAnswer(f *testing.F) {
 	f.Add(request(cmdGet, 1|0x300, nil))
+	f.Add(request(cmdQPs, 1|0x300, nil))
 	f.Add(request(cmdPortGet, 1, func(m *message) {}))
 	f.Add(append(request(cmdResGet, 1, nil), request(cmdGetChardev, 1, nil)...))
 	f.Fuzz(func(t *testing.T, in []byte) {

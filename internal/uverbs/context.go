@@ -29,9 +29,10 @@ type Caller interface {
 
 // Context is one open file of the device. Its methods may be called from several goroutines.
 type Context struct {
-	dev  *Device
-	file *file
-	pid  int
+	dev    *Device
+	file   *file
+	pid    int
+	number uint32 // contexts are numbered as they open
 
 	mu      sync.Mutex
 	closed  bool

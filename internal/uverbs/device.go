@@ -38,6 +38,7 @@ type Device struct {
 
 	mu       sync.Mutex
 	contexts map[*Context]struct{}
+	opened   uint32                  // contexts so far
 	byQP     map[*roce.QP]*queuePair // the objects of events
 	spaces   map[int][]*space        // of all contexts, by PID
 	closed   bool
@@ -102,11 +103,12 @@ func (d *Device) Open(pid int) (*Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Context{dev: d, file: f, pid: pid, objects: map[uint32]any{}, spaces: map[int]*space{}}
+	c := &Context{dev: d, file: f, pid: pid, number: d.opened + 1, objects: map[uint32]any{}, spaces: map[int]*space{}}
 	if err := d.bells.add(c); err != nil {
 		f.close()
 		return nil, err
 	}
+	d.opened++
 	d.contexts[c] = struct{}{}
 	return c, nil
 }

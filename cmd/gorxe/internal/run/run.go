@@ -137,7 +137,7 @@ func (d *described) netlink() nldev.Device {
 		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber, CM: sysfs.CMNumber,
 		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
 			{Name: "qp", Count: r.QPs}, {Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
-			{Name: "ctx", Count: r.Contexts}}, Counters: d.counters}
+			{Name: "ctx", Count: r.Contexts}}, Objects: d.verbs.Objects, Counters: d.counters}
 }
 
 // hwCounters are the counters of the kernel's rxe that gorxe has, too, in the order of rxe.

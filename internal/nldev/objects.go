@@ -1,0 +1,151 @@
+package nldev
+
+// Objects are the objects of the programs that use a device.
+type Objects struct {
+	PDs []PD
+	CQs []CQ
+	QPs []QP
+	MRs []MR
+}
+
+// PD is a protection domain.
+type PD struct {
+	ID   uint32
+	Uses uint64 // objects of the domain
+	PID  uint32 // of the process
+}
+
+// CQ is a completion queue.
+type CQ struct {
+	ID, Entries uint32
+	Uses        uint64 // QPs
+	PID         uint32
+}
+
+// QP is a queue pair. Its type, state and migration state are those of libibverbs.
+type QP struct {
+	Number, PD             uint32
+	Type, State, Migration uint8
+	Remote, RQPSN, SQPSN   uint32
+	PID                    uint32
+}
+
+// MR is a memory region.
+type MR struct {
+	ID, PD uint32
+	Length uint64 // bytes
+	PID    uint32
+}
+
+// Numbers of the protocol for lists of objects. A list has a table with an entry for each object.
+const (
+	cmdQPs = 10
+	cmdCQs = 12
+	cmdMRs = 13
+	cmdPDs = 14
+
+	attrQPs       = 19
+	attrQP        = 20
+	attrQPN       = 21
+	attrRemoteQPN = 22
+	attrRQPSN     = 23
+	attrSQPSN     = 24
+	attrMigration = 25
+	attrType      = 26
+	attrState     = 27
+	attrPID       = 28
+	attrCQs       = 35
+	attrCQ        = 36
+	attrEntries   = 37
+	attrUses      = 38
+	attrMRs       = 40
+	attrMR        = 41
+	attrLength    = 45
+	attrPDs       = 46
+	attrPD        = 47
+	attrPDID      = 60
+	attrCQID      = 61
+	attrMRID      = 62
+)
+
+// typeUD is the type of QPs that have no peer.
+const typeUD = 4
+
+// Limits of a list. The command rdma receives up to 4096 bytes at a time, and the socket of a
+// program holds some hundred kilobytes.
+const (
+	maxListed  = 1000 // objects; later ones are left out
+	maxMessage = 3500 // bytes from which on a message gets no further object
+)
+
+// list returns the messages of a list, without its end.
+func (d *Device) list(cmd uint16, reply header) [][]byte {
+	if d.Objects == nil {
+		return nil
+	}
+	o := d.Objects()
+	switch cmd {
+	case cmdPDs:
+		return put(d, reply, attrPDs, attrPD, o.PDs, (*message).pd)
+	case cmdCQs:
+		return put(d, reply, attrCQs, attrCQ, o.CQs, (*message).cq)
+	case cmdQPs:
+		return put(d, reply, attrQPs, attrQP, o.QPs, (*message).qp)
+	case cmdMRs:
+		return put(d, reply, attrMRs, attrMR, o.MRs, (*message).mr)
+	}
+	return nil // there are no objects of other kinds
+}
+
+// put writes a list to messages.
+func put[T any](d *Device, reply header, table, entry uint16, list []T,
+	add func(*message, *T)) (out [][]byte) {
+
+	list = list[:min(len(list), maxListed)]
+	for len(list) > 0 {
+		m := newMessage(reply)
+		d.identity(m)
+		m.nested(table, func() {
+			for ; len(list) > 0 && len(m.b) < maxMessage; list = list[1:] {
+				m.nested(entry, func() { add(m, &list[0]) })
+			}
+		})
+		out = append(out, m.bytes())
+	}
+	return out
+}
+
+func (m *message) pd(p *PD) {
+	m.u32(attrPDID, p.ID)
+	m.u64(attrUses, p.Uses)
+	m.u32(attrPID, p.PID)
+}
+
+func (m *message) cq(c *CQ) {
+	m.u32(attrEntries, c.Entries)
+	m.u64(attrUses, c.Uses)
+	m.u32(attrCQID, c.ID)
+	m.u32(attrPID, c.PID)
+}
+
+func (m *message) qp(q *QP) {
+	m.u32(attrPortIndex, portID)
+	m.u32(attrQPN, q.Number)
+	m.u32(attrPDID, q.PD)
+	if q.Type != typeUD {
+		m.u32(attrRemoteQPN, q.Remote)
+		m.u32(attrRQPSN, q.RQPSN)
+		m.u8(attrMigration, q.Migration)
+	}
+	m.u32(attrSQPSN, q.SQPSN)
+	m.u8(attrType, q.Type)
+	m.u8(attrState, q.State)
+	m.u32(attrPID, q.PID)
+}
+
+func (m *message) mr(r *MR) {
+	m.u64(attrLength, r.Length)
+	m.u32(attrMRID, r.ID)
+	m.u32(attrPDID, r.PD)
+	m.u32(attrPID, r.PID)
+}
