@@ -1,11 +1,19 @@
 package nldev
 
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+)
+
 // Objects are the objects of the programs that use a device.
 type Objects struct {
 	PDs []PD
 	CQs []CQ
 	QPs []QP
 	MRs []MR
+	IDs []ID
 }
 
 // PD is a protection domain.
@@ -37,9 +45,35 @@ type MR struct {
 	PID    uint32
 }
 
+// ID is an ID of rdma_cm. Its type of QP and port space are those of librdmacm.
+type ID struct {
+	ID           uint32
+	QPN          uint32 // 0: none yet
+	Type         uint8
+	State        IDState
+	Space        uint32
+	Source, Dest netip.AddrPort // may be invalid
+	PID          uint32
+}
+
+// IDState is the state of an ID, as the kernel numbers them.
+type IDState uint8
+
+// States of IDs.
+const (
+	IDIdle          IDState = 0
+	IDAddrQuery     IDState = 1
+	IDAddrResolved  IDState = 2
+	IDRouteResolved IDState = 4
+	IDConnect       IDState = 5
+	IDAddrBound     IDState = 7
+	IDListen        IDState = 8
+)
+
 // Numbers of the protocol for lists of objects. A list has a table with an entry for each object.
 const (
 	cmdQPs = 10
+	cmdIDs = 11
 	cmdCQs = 12
 	cmdMRs = 13
 	cmdPDs = 14
@@ -54,6 +88,11 @@ const (
 	attrType      = 26
 	attrState     = 27
 	attrPID       = 28
+	attrIDs       = 30
+	attrID        = 31
+	attrSpace     = 32
+	attrSource    = 33
+	attrDest      = 34
 	attrCQs       = 35
 	attrCQ        = 36
 	attrEntries   = 37
@@ -66,6 +105,7 @@ const (
 	attrPDID      = 60
 	attrCQID      = 61
 	attrMRID      = 62
+	attrIDID      = 63
 )
 
 // typeUD is the type of QPs that have no peer.
@@ -93,6 +133,8 @@ func (d *Device) list(cmd uint16, reply header) [][]byte {
 		return put(d, reply, attrQPs, attrQP, o.QPs, (*message).qp)
 	case cmdMRs:
 		return put(d, reply, attrMRs, attrMR, o.MRs, (*message).mr)
+	case cmdIDs:
+		return put(d, reply, attrIDs, attrID, o.IDs, (*message).id)
 	}
 	return nil // there are no objects of other kinds
 }
@@ -148,4 +190,35 @@ func (m *message) mr(r *MR) {
 	m.u32(attrMRID, r.ID)
 	m.u32(attrPDID, r.PD)
 	m.u32(attrPID, r.PID)
+}
+
+func (m *message) id(i *ID) {
+	m.u32(attrPortIndex, portID)
+	m.u32(attrIDID, i.ID)
+	if i.QPN != 0 {
+		m.u32(attrQPN, i.QPN)
+		m.u8(attrType, i.Type)
+	}
+	m.u32(attrSpace, i.Space)
+	m.u8(attrState, uint8(i.State))
+	m.u32(attrPID, i.PID)
+	m.addr(attrSource, i.Source)
+	m.addr(attrDest, i.Dest)
+}
+
+// addr adds a struct sockaddr_storage, unless the address is invalid.
+func (m *message) addr(kind uint16, a netip.AddrPort) {
+	if !a.IsValid() {
+		return
+	}
+	var b [unix.SizeofSockaddrAny]byte
+	binary.BigEndian.PutUint16(b[2:], a.Port())
+	if a.Addr().Is4() {
+		order.PutUint16(b[:], unix.AF_INET)
+		copy(b[4:], a.Addr().AsSlice())
+	} else {
+		order.PutUint16(b[:], unix.AF_INET6)
+		copy(b[8:], a.Addr().AsSlice())
+	}
+	m.raw(kind, b[:])
 }

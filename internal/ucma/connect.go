@@ -38,7 +38,7 @@ func (q *command) connect(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 		i.comm = 0
 		return nil, errno(err)
 	}
-	i.state = connected
+	i.state, i.qpn = connected, p.qpn
 	inside.HandleConn(i.dev.dev, i.comm, gids, i.path, i.onEvent)
 	return nil, 0
 }
@@ -162,7 +162,7 @@ func (q *command) accept(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	if err := i.reply(now, m, &p); err != nil {
 		return nil, errno(err)
 	}
-	i.uid, i.state = uid, connected
+	i.uid, i.state, i.qpn = uid, connected, p.qpn
 	return nil, 0
 }
 

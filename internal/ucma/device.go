@@ -58,13 +58,13 @@ func (d *Device) do(f func(now cm.Time, m *cm.CM) syscall.Errno) (no syscall.Err
 	return no
 }
 
-// Open creates an open file of the device.
-func (d *Device) Open() (*File, error) {
+// Open creates an open file of the device for the process pid.
+func (d *Device) Open(pid int) (*File, error) {
 	fd, ino, err := newPipe()
 	if err != nil {
 		return nil, fmt.Errorf("ucma: create the file of an event channel: %w", err)
 	}
-	f := &File{dev: d, fd: fd, ino: ino}
+	f := &File{dev: d, fd: fd, ino: ino, pid: pid}
 	no := d.do(func(cm.Time, *cm.CM) syscall.Errno {
 		switch {
 		case d.closed:

@@ -33,6 +33,7 @@ type File struct {
 	dev *Device
 	fd  int
 	ino inode
+	pid int
 	end sync.Once
 
 	// Owner of the loop only.

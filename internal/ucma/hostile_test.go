@@ -138,7 +138,7 @@ func (a *arena) connect(t testing.TB) error {
 }
 
 func (h *hostile) open() error {
-	f, err := h.p.dev.Open()
+	f, err := h.p.dev.Open(7)
 	if err == nil {
 		h.files = append(h.files, f)
 	}

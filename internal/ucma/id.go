@@ -45,6 +45,7 @@ type id struct {
 	path       *roce.Path
 	mtu        roce.MTU
 	psn        roce.PSN // of the first packet that the peer sends
+	qpn        uint32   // of the program's QP
 	tos        uint8
 	ackTimeout uint8 // 0: default
 	reuse      bool

@@ -107,7 +107,7 @@ func pairOn(t testing.TB, c testbed.Config) [2]*program {
 // open opens another event channel, which further commands use.
 func (p *program) open() {
 	p.t.Helper()
-	f, err := p.dev.Open()
+	f, err := p.dev.Open(7)
 	if err != nil {
 		p.t.Fatal(err)
 	}

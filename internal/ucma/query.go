@@ -2,10 +2,13 @@ package ucma
 
 import (
 	"encoding/binary"
+	"maps"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/nldev"
 	"github.com/gorxe/gorxe/roce"
 	"github.com/gorxe/gorxe/roce/cm"
 )
@@ -195,4 +198,37 @@ func (a *qpAttr) encode() []byte {
 	e.U8(0, 0, c.MaxRdAtomic, c.MaxDestRdAtomic, a.minRNRTimer, port, c.Timeout, c.RetryCount,
 		c.RNRRetry)
 	return e.pad(qpAttrSize)
+}
+
+// IDs describes the IDs of all programs, the oldest handles first.
+func (d *Device) IDs() (list []nldev.ID) {
+	_ = d.do(func(cm.Time, *cm.CM) syscall.Errno {
+		for _, h := range slices.Sorted(maps.Keys(d.ids)) {
+			i := d.ids[h]
+			list = append(list, nldev.ID{ID: h, QPN: i.qpn, Type: i.qpType, State: i.shown(),
+				Space: uint32(i.space), Source: i.src, Dest: i.dst, PID: uint32(i.file.pid)})
+		}
+		return 0
+	})
+	return list
+}
+
+// shown returns the state as the kernel names it.
+func (i *id) shown() nldev.IDState {
+	switch i.state {
+	case resolving:
+		return nldev.IDAddrQuery
+	case resolved:
+		return nldev.IDAddrResolved
+	case routed:
+		return nldev.IDRouteResolved
+	case listening:
+		return nldev.IDListen
+	case requested, connected:
+		return nldev.IDConnect
+	}
+	if i.bound {
+		return nldev.IDAddrBound
+	}
+	return nldev.IDIdle
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/nldev"
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
@@ -52,6 +53,17 @@ func TestConnection(t *testing.T) {
 	rtr := b.qpAttrs(passive, 2)
 	b.accept(passive, 3, connParam{qpn: 88, responder: 2, initiator: 9,
 		private: []byte("welcome")})
+
+	for name, ids := range map[string][]nldev.ID{"active": a.dev.IDs(), "passive": b.dev.IDs()} {
+		i := ids[len(ids)-1] // the one of the connection
+		if i.State != nldev.IDConnect || i.QPN == 0 || i.Space != psTCP || i.PID != 7 ||
+			!i.Source.IsValid() || !i.Dest.IsValid() {
+			t.Errorf("%s: IDs() = %+v, want the connection last", name, ids)
+		}
+	}
+	if i := b.dev.IDs()[0]; i.State != nldev.IDListen || i.Source.Port() != service || i.QPN != 0 {
+		t.Errorf("IDs() has %+v, want the listener", i)
+	}
 
 	resp := a.next(eventConnectResponse)
 	if resp.uid != 2 || !isPrivate(resp.private(), "welcome", cm.REPPrivateLen) {

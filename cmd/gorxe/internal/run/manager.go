@@ -12,8 +12,8 @@ import (
 type manager struct{ *ucma.Device }
 
 // Open implements supervisor.Device.
-func (m manager) Open(int) (supervisor.File, error) {
-	f, err := m.Device.Open()
+func (m manager) Open(pid int) (supervisor.File, error) {
+	f, err := m.Device.Open(pid)
 	if err != nil {
 		return nil, err
 	}

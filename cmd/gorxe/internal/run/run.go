@@ -61,7 +61,7 @@ func (f *flags) run(ctx context.Context, path string, args []string, diag io.Wri
 	defer func() { err = errors.Join(err, uv.Close()) }()
 	cm := ucma.NewDevice(dev, uv.NodeGUID())
 	defer func() { err = errors.Join(err, cm.Close()) }()
-	d := &described{dev: dev, verbs: uv}
+	d := &described{dev: dev, verbs: uv, cm: cm}
 	if i, err := net.InterfaceByName(dev.Info().Name); err == nil {
 		d.index = i.Index
 	}
@@ -118,6 +118,7 @@ func printStats(w io.Writer, s supervisor.Stats, c roce.Counters) {
 type described struct {
 	dev   *roce.Device
 	verbs *uverbs.Device
+	cm    *ucma.Device
 	index int // of the network interface
 }
 
@@ -136,8 +137,15 @@ func (d *described) netlink() nldev.Device {
 	return nldev.Device{Name: deviceName, Interface: info.Name, Index: d.index, Up: info.Up,
 		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber, CM: sysfs.CMNumber,
 		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
-			{Name: "qp", Count: r.QPs}, {Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
-			{Name: "ctx", Count: r.Contexts}}, Objects: d.verbs.Objects, Counters: d.counters}
+			{Name: "qp", Count: r.QPs}, {Name: "cm_id", Count: uint64(len(d.cm.IDs()))},
+			{Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
+			{Name: "ctx", Count: r.Contexts}}, Objects: d.objects, Counters: d.counters}
+}
+
+func (d *described) objects() nldev.Objects {
+	o := d.verbs.Objects()
+	o.IDs = d.cm.IDs()
+	return o
 }
 
 // hwCounters are the counters of the kernel's rxe that gorxe has, too, in the order of rxe.
