@@ -69,22 +69,34 @@ func (q *QP) ackAtOnce() {
 // awaitAck adds a QP that only has an ACK to send to the list of its delay. Each list is in order
 // of time.
 func (e *Engine) awaitAck(q *QP) {
-	switch {
-	case !q.ackAsked:
-		e.lists[inAckLate].push(q)
-	case e.keeping && q.rec.replies.soon():
-		e.lists[inAckKept].push(q)
-	default:
+	if q.ackAsked {
 		e.lists[inAckSoon].push(q)
+	} else {
+		e.lists[inAckLate].push(q)
 	}
+}
+
+// keep makes the due ACK of a QP wait for the program's reply, if KeepAcks wants that. It does not
+// while the QP itself waits for an ACK: the peer could wait in the same way.
+func (e *Engine) keep(q *QP) bool {
+	if !e.keeping || !q.ackAsked || !q.rec.replies.soon() || q.una != q.max {
+		return false
+	}
+	e.unlist(q)
+	e.lists[inAckKept].push(q)
+	return true
 }
 
 // dueAck returns a QP whose ACK must be sent now. A requested ACK waits for a step in which the
 // requester did not request it again and no data was sent.
 func (e *Engine) dueAck(now Time) *QP {
-	if q := e.lists[inAckSoon].head; q != nil &&
-		(now >= q.ackDue() || (now > q.ackSince && now != e.lastData)) {
-		return q
+	for q := e.lists[inAckSoon].head; q != nil; q = e.lists[inAckSoon].head {
+		if now < q.ackDue() && (now <= q.ackSince || now == e.lastData) {
+			break
+		}
+		if !e.keep(q) {
+			return q
+		}
 	}
 	for _, id := range []listID{inAckLate, inAckKept} {
 		if q := e.lists[id].head; q != nil && now >= q.ackDue() {
@@ -101,8 +113,10 @@ func (e *Engine) ReleaseAcks() bool {
 	some := false
 	for _, id := range []listID{inAckSoon, inAckLate} {
 		for q := e.lists[id].head; q != nil; q = e.lists[id].head {
-			q.ackAtOnce() // takes q off the list
-			some = true
+			if !e.keep(q) {
+				q.ackAtOnce() // takes q off the list
+				some = true
+			}
 		}
 	}
 	return some

@@ -128,7 +128,9 @@ func (e *Engine) wake(now Time) {
 	}
 	for _, id := range ackLists {
 		for q := e.lists[id].head; q != nil && now >= q.ackDue(); q = e.lists[id].head {
-			q.ackAtOnce()
+			if id == inAckKept || !e.keep(q) {
+				q.ackAtOnce()
+			}
 		}
 	}
 }

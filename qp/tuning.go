@@ -30,7 +30,7 @@ const (
 	ackBatch      = 16        // packets
 
 	manyReplies = 32 // answered messages from which on ACKs wait for replies
-	maxReplies  = 64
+	maxReplies  = 63 // so one message without an answer halves it to less than manyReplies
 )
 
 // starvedDelay is by how much the timeouts of a QP are postponed that waits for its turn among
