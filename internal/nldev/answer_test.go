@@ -121,7 +121,8 @@ func TestObjects(t *testing.T) {
 	const n = 200
 	o := Objects{PDs: []PD{{1, 2, 99}}, CQs: []CQ{{3, 256, 1, 99}}, MRs: []MR{{4, 1, 1 << 33, 99}},
 		IDs: []ID{{ID: 5, QPN: 6, Type: 2, State: IDListen, Space: 0x106, PID: 99,
-			Source: netip.MustParseAddrPort("10.0.0.1:258"), Dest: netip.MustParseAddrPort("[::1]:3")}}}
+			Source: netip.MustParseAddrPort("10.0.0.1:258"), Dest: netip.MustParseAddrPort("[::1]:3")}},
+		SRQs: []SRQ{{8, 1, []uint32{2, 3}, 99}}, Contexts: []Context{{9, 99}}}
 	for i := range uint32(n) {
 		o.QPs = append(o.QPs, QP{Number: i, PD: 1, Type: 2, State: 3, Remote: 7, PID: 99})
 	}
@@ -130,9 +131,11 @@ func TestObjects(t *testing.T) {
 		table, entry uint16
 		attrs        map[uint16]uint64
 	}{
-		cmdPDs: {attrPDs, attrPD, map[uint16]uint64{attrPDID: 1, attrUses: 2}},
-		cmdCQs: {attrCQs, attrCQ, map[uint16]uint64{attrCQID: 3, attrEntries: 256, attrUses: 1}},
-		cmdMRs: {attrMRs, attrMR, map[uint16]uint64{attrMRID: 4, attrPDID: 1, attrLength: 1 << 33}},
+		cmdPDs:      {attrPDs, attrPD, map[uint16]uint64{attrPDID: 1, attrUses: 2}},
+		cmdCQs:      {attrCQs, attrCQ, map[uint16]uint64{attrCQID: 3, attrEntries: 256, attrUses: 1}},
+		cmdMRs:      {attrMRs, attrMR, map[uint16]uint64{attrMRID: 4, attrPDID: 1, attrLength: 1 << 33}},
+		cmdSRQs:     {attrSRQs, attrSRQ, map[uint16]uint64{attrSRQID: 8, attrPDID: 1, attrType: 0}},
+		cmdContexts: {attrContexts, attrContext, map[uint16]uint64{attrContextID: 9}},
 		cmdIDs: {attrIDs, attrID, map[uint16]uint64{attrIDID: 5, attrQPN: 6, attrType: 2,
 			attrState: 8, attrSpace: 0x106, attrSource: 0x0100_000a_0201_0002,
 			attrDest: 0x0300_000a}},

@@ -14,6 +14,9 @@ type Objects struct {
 	QPs []QP
 	MRs []MR
 	IDs []ID
+
+	SRQs     []SRQ
+	Contexts []Context
 }
 
 // PD is a protection domain.
@@ -43,6 +46,18 @@ type MR struct {
 	ID, PD uint32
 	Length uint64 // bytes
 	PID    uint32
+}
+
+// SRQ is a shared receive queue.
+type SRQ struct {
+	ID, PD uint32
+	QPs    []uint32 // numbers of its QPs
+	PID    uint32
+}
+
+// Context is an open verbs device.
+type Context struct {
+	ID, PID uint32
 }
 
 // ID is an ID of rdma_cm. Its type of QP and port space are those of librdmacm.
@@ -78,6 +93,9 @@ const (
 	cmdMRs = 13
 	cmdPDs = 14
 
+	cmdContexts = 22
+	cmdSRQs     = 23
+
 	attrQPs       = 19
 	attrQP        = 20
 	attrQPN       = 21
@@ -106,6 +124,12 @@ const (
 	attrCQID      = 61
 	attrMRID      = 62
 	attrIDID      = 63
+	attrContextID = 64
+	attrContexts  = 86
+	attrContext   = 87
+	attrSRQs      = 88
+	attrSRQ       = 89
+	attrSRQID     = 90
 )
 
 // typeUD is the type of QPs that have no peer.
@@ -115,7 +139,8 @@ const typeUD = 4
 // program holds some hundred kilobytes.
 const (
 	maxListed  = 1000 // objects; later ones are left out
-	maxMessage = 3500 // bytes from which on a message gets no further object
+	maxMessage = 2500 // bytes from which on a message gets no further object
+	maxSRQQPs  = 100  // QPs of an SRQ, of 12 bytes each; others are left out
 )
 
 // list returns the messages of a list, without its end.
@@ -135,6 +160,10 @@ func (d *Device) list(cmd uint16, reply header) [][]byte {
 		return put(d, reply, attrMRs, attrMR, o.MRs, (*message).mr)
 	case cmdIDs:
 		return put(d, reply, attrIDs, attrID, o.IDs, (*message).id)
+	case cmdSRQs:
+		return put(d, reply, attrSRQs, attrSRQ, o.SRQs, (*message).srq)
+	case cmdContexts:
+		return put(d, reply, attrContexts, attrContext, o.Contexts, (*message).context)
 	}
 	return nil // there are no objects of other kinds
 }
@@ -190,6 +219,26 @@ func (m *message) mr(r *MR) {
 	m.u32(attrMRID, r.ID)
 	m.u32(attrPDID, r.PD)
 	m.u32(attrPID, r.PID)
+}
+
+// basicSRQ is the type of SRQs without XRC or tag matching.
+const basicSRQ = 0
+
+func (m *message) srq(s *SRQ) {
+	m.u32(attrSRQID, s.ID)
+	m.u8(attrType, basicSRQ)
+	m.u32(attrPDID, s.PD)
+	m.nested(attrQPs, func() {
+		for _, n := range s.QPs[:min(len(s.QPs), maxSRQQPs)] {
+			m.nested(attrQP, func() { m.u32(attrQPN, n) })
+		}
+	})
+	m.u32(attrPID, s.PID)
+}
+
+func (m *message) context(c *Context) {
+	m.u32(attrContextID, c.ID)
+	m.u32(attrPID, c.PID)
 }
 
 func (m *message) id(i *ID) {

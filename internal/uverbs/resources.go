@@ -66,8 +66,10 @@ const handleBits = 20
 func (c *Context) describe(o *nldev.Objects) {
 	id := func(handle uint32) uint32 { return c.number<<handleBits | handle&(1<<handleBits-1) }
 	pid := uint32(c.pid)
+	o.Contexts = append(o.Contexts, nldev.Context{ID: c.number, PID: pid})
 	pds := map[*roce.PD]uint32{}
 	uses := map[*roce.PD]uint64{}
+	qps := map[*sharedQueue][]uint32{}
 	handles := make([]uint32, 0, len(c.objects))
 	for h, x := range c.objects {
 		handles = append(handles, h)
@@ -76,8 +78,11 @@ func (c *Context) describe(o *nldev.Objects) {
 			pds[x] = id(h)
 		case *queuePair:
 			uses[x.pd]++
+			qps[x.srq] = append(qps[x.srq], uint32(x.qp.QPN()))
 		case *memoryRegion:
 			uses[x.mr.PD()]++
+		case *sharedQueue:
+			uses[x.pd]++
 		}
 	}
 	slices.Sort(handles)
@@ -96,6 +101,10 @@ func (c *Context) describe(o *nldev.Objects) {
 		case *memoryRegion:
 			o.MRs = append(o.MRs, nldev.MR{ID: id(h), PD: pds[x.mr.PD()],
 				Length: uint64(len(x.mirror.mem)), PID: pid})
+		case *sharedQueue:
+			slices.Sort(qps[x])
+			o.SRQs = append(o.SRQs, nldev.SRQ{ID: x.number, PD: pds[x.pd], QPs: qps[x],
+				PID: pid})
 		}
 	}
 }

@@ -34,7 +34,8 @@ func TestObjects(t *testing.T) {
 		QPs: []nldev.QP{{Number: o.QPs[0].Number, PD: pd, Type: 2, State: uint8(qp.RTS),
 			Remote: b.dev.Objects().QPs[0].Number, RQPSN: o.QPs[0].RQPSN, SQPSN: o.QPs[0].SQPSN,
 			Migration: o.QPs[0].Migration, PID: pid}},
-		MRs: []nldev.MR{{ID: o.MRs[0].ID, PD: pd, Length: 4096, PID: pid}},
+		MRs:      []nldev.MR{{ID: o.MRs[0].ID, PD: pd, Length: 4096, PID: pid}},
+		Contexts: []nldev.Context{{ID: 1, PID: pid}},
 	}
 	if !reflect.DeepEqual(o, want) {
 		t.Errorf("Objects() = %+v, want %+v", o, want)

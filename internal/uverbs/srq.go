@@ -46,6 +46,7 @@ type sharedQueue struct {
 	c      *Context
 	user   uint64
 	srq    *roce.SRQ
+	pd     *roce.PD
 	maxSGE uint32
 	number uint32
 	limit  atomic.Uint32
@@ -97,7 +98,7 @@ func (c *Context) newSRQ(r *request, user uint64, pdHandle uint32) syscall.Errno
 		return syscall.EINVAL
 	}
 	sges = max(sges, 1)
-	q := &sharedQueue{c: c, user: user, maxSGE: sges}
+	q := &sharedQueue{c: c, user: user, pd: pd, maxSGE: sges}
 	q.limit.Store(limit)
 	var err error
 	if q.ring, err = newRing(c.file, int(depth), rqSGEs+int(sges)*sgeSize); err != nil {
