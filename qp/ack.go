@@ -28,7 +28,7 @@ func (a *ackState) acked() { *a = ackState{cnpOwed: a.cnpOwed} }
 
 // oweAck records that an ACK is pending, and whether the requester asked for it.
 func (q *QP) oweAck(now Time, asked bool) {
-	if asked && q.eng.keeping {
+	if asked && q.canReply() {
 		q.rec.replies.await()
 	}
 	switch {
@@ -45,6 +45,10 @@ func (q *QP) oweAck(now Time, asked bool) {
 		q.ackAtOnce()
 	}
 }
+
+// canReply reports whether the program may reply to what the peer has sent, and KeepAcks is on. In
+// the middle of a message and after a gap, the peer may wait for the ACK before it sends the rest.
+func (q *QP) canReply() bool { return q.eng.keeping && q.msg == msgNone && q.reorder == nil }
 
 // replyFirst reports whether a request may precede the ACK that is due. A program that had to be
 // woken up takes longer than ackSoon to post its reply, which its peer waits for. Only the first
@@ -79,7 +83,7 @@ func (e *Engine) awaitAck(q *QP) {
 // keep makes the due ACK of a QP wait for the program's reply, if KeepAcks wants that. It does not
 // while the QP itself waits for an ACK: the peer could wait in the same way.
 func (e *Engine) keep(q *QP) bool {
-	if !e.keeping || !q.ackAsked || !q.rec.replies.soon() || q.una != q.max {
+	if !q.canReply() || !q.ackAsked || !q.rec.replies.soon() || q.una != q.max {
 		return false
 	}
 	e.unlist(q)

@@ -3,12 +3,14 @@ package qp
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gorxe/gorxe/bth"
 )
 
 // keepTalk is a talk whose owner sleeps, and whose program has answered many messages. next is the
 // number of the next message and of the next answer.
-func keepTalk(t *testing.T) (k *talk, next int) {
-	k = newTalk(t, RC)
+func keepTalk(t *testing.T, change ...func(*InitAttr, *Attr)) (k *talk, next int) {
+	k = newTalk(t, RC, change...)
 	k.KeepAcks(true)
 	for ; next < maxReplies; next++ {
 		k.exchange(next)
@@ -102,4 +104,35 @@ func TestACKNotKeptWhileWaitingForACK(t *testing.T) {
 	k.listen()
 	k.say(k.write(next, seq(8)))
 	k.hears(ackOf(next))
+}
+
+// In the middle of a message, a requester whose window is full waits for the ACK, and the program
+// cannot reply yet.
+func TestACKNotKeptInMiddleOfMessage(t *testing.T) {
+	k, next := keepTalk(t)
+	k.say(pkt{op: bth.RCWriteFirst, psn: next, va: k.at(0), key: k.rkey(), n: 2 * talkMTU,
+		data: seq(talkMTU)})
+	if !k.ReleaseAcks() {
+		t.Error("the ACK is kept in the middle of a message")
+	}
+	k.hears(fmt.Sprintf("ACK %+d msn=%d", next, next))
+	k.say(pkt{op: bth.RCWriteLast, psn: next + 1, data: seq(talkMTU)})
+	k.hears()
+	if _, ok := k.KeptAckDue(); !ok {
+		t.Error("the ACK is not kept at the end of the message")
+	}
+}
+
+// The report of a gap does not wait for a reply.
+func TestReportOfGapNotKept(t *testing.T) {
+	k, next := keepTalk(t, func(_ *InitAttr, a *Attr) { a.Selective = true })
+	late := k.write(next+2, seq(8))
+	late.noAck = true
+	k.say(late)
+	k.hears(fmt.Sprintf("NAK PSN sequence error %+d msn=%d held %+d", next, next, next+2))
+	k.say(k.read(next, 0, 8)) // the packet after it is still missing
+	k.hears(fmt.Sprintf("RDMA READ response Only %+d msn=%d 8B", next, next+1))
+	if !k.ReleaseAcks() {
+		t.Error("the report is kept")
+	}
 }
