@@ -136,3 +136,12 @@ func TestReportOfGapNotKept(t *testing.T) {
 		t.Error("the report is kept")
 	}
 }
+
+// An ACK that is kept leaves with a CNP, which wakes up both sides anyway.
+func TestKeptACKLeavesWithCNP(t *testing.T) {
+	k, next := keepTalk(t)
+	k.say(k.write(next, seq(8)))
+	k.now += ackKept / 2
+	k.sayMarked(k.write(next+1, seq(8)))
+	k.hears("CNP", ackOf(next+1))
+}

@@ -69,6 +69,9 @@ func (q *QP) handleMarked(now Time, p *bth.Packet) {
 // sendCNP writes a CNP. It goes before all other packets of the QP.
 func (q *QP) sendCNP(now Time, b []byte) (n, netLen int) {
 	q.cnpOwed, q.lastCNP = false, cnpTimeOf(now)
+	if q.ackOwed && now >= q.ackDue() { // back in its list, the ACK would be behind newer ones
+		q.ackNow = true
+	}
 	q.eng.c.SentCNPs++
 	q.model().sentCNPs++
 	netLen = q.path.PutFrom(b, q.srcPort)
