@@ -2,6 +2,7 @@ package qp
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
@@ -144,4 +145,125 @@ func TestKeptACKLeavesWithCNP(t *testing.T) {
 	k.now += ackKept / 2
 	k.sayMarked(k.write(next+1, seq(8)))
 	k.hears("CNP", ackOf(next+1))
+}
+
+// Several QPs with random messages, replies, changes of state and class, and KeepAcks that is
+// turned on and off: no ACK is kept too long, and in the end every message is acknowledged.
+func TestKeptACKsOfManyQPs(t *testing.T) {
+	seeds := 100
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { keepMany(t, uint64(seed)) })
+	}
+}
+
+func keepMany(t *testing.T, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 3))
+	classes := r.IntN(2) == 0
+	w := newWorld(t, seed, func(c *Config) {
+		if classes {
+			c.Classes = randomClasses(r)
+		}
+	})
+	w.faults = faults{loss: 0.02 * float64(r.IntN(2)), reorder: 0.02, late: 20_000}
+	mark := r.IntN(2) == 0
+	w.arrive = func(to int, p *bth.Packet) bool {
+		if mark && r.IntN(8) == 0 {
+			p.TrafficClass |= ecnCE
+		}
+		return true
+	}
+	var pairs [6][2]*QP
+	create := func(i int) {
+		a, b := w.pair(RC, func(_ *InitAttr, a *Attr) { a.Selective = r.IntN(2) == 0 })
+		pairs[i] = [2]*QP{a, b}
+	}
+	for i := range pairs {
+		create(i)
+	}
+	write := func(from int, q *QP) {
+		if q.State() != RTS || q.SQLen() == 128 {
+			return
+		}
+		addr, key := w.ends[1-from].remote(0)
+		n := []int{0, 8, 8, 8, 3000}[r.IntN(5)]
+		w.post(q, SendWR{Op: OpWrite, Flags: SendFlags(r.IntN(2)) * Signaled,
+			SGEs: []SGE{w.ends[from].sge(4096, n)}, RemoteAddr: addr, RKey: key})
+	}
+	change := func(q *QP, a *Attr, mask AttrMask) { must(t, q.Modify(w.now, a, mask)) }
+	for range 400 {
+		i, from := r.IntN(len(pairs)), r.IntN(2)
+		p := &pairs[i]
+		e, q := w.ends[from], p[from]
+		switch r.IntN(12) {
+		case 0, 1, 2, 3:
+			write(from, q)
+		case 4, 5:
+			e.changeKeeping(r, q)
+		case 6:
+			if st := q.State(); st == RTS || st == SQD {
+				change(q, &Attr{State: RTS + SQD - st}, AttrState)
+			}
+		case 7:
+			if classes {
+				changeClass(t, w.now, r, q)
+			}
+		case 8:
+			e.ReleaseAcks()
+		case 9:
+			var buf [256]byte
+			if tx := e.PollAck(q, buf[:]); tx != nil {
+				w.send(from, buf[tx.NetLen:tx.Len])
+			}
+		case 10:
+			if r.IntN(4) > 0 {
+				break
+			}
+			if r.IntN(2) == 0 {
+				change(q, &Attr{State: []State{Reset, Err}[r.IntN(2)]}, AttrState)
+			}
+			w.ends[0].DestroyQP(p[0])
+			w.ends[1].DestroyQP(p[1])
+			create(i)
+		default:
+			w.idle(Time(r.Int64N(int64(ackKept))) >> r.IntN(8))
+		}
+		for _, e := range w.ends {
+			must(t, e.checkKept(w.now))
+		}
+		for _, p := range pairs {
+			must(t, p[0].invariants())
+			must(t, p[1].invariants())
+		}
+	}
+	for _, p := range pairs {
+		for _, q := range p {
+			if q.State() == SQD {
+				change(q, &Attr{State: RTS}, AttrState)
+			}
+		}
+	}
+	w.run(60*second, func() bool {
+		for _, p := range pairs {
+			if p[0].SQLen() > 0 || p[1].SQLen() > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, e := range w.ends {
+		for _, wc := range e.wcs {
+			if wc.Status != Success && wc.Status != WRFlushErr {
+				t.Errorf("completion %s", wc.short())
+			}
+		}
+		if _, ok := e.KeptAckDue(); ok {
+			w.idle(ackKept)
+		}
+		if _, ok := e.KeptAckDue(); ok {
+			t.Error("an ACK is still kept")
+		}
+	}
 }

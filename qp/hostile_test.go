@@ -98,6 +98,8 @@ func hostile(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 7))
 	typ := Type(r.IntN(int(numTypes)))
 	k := newTalk(t, typ)
+	keep := seed%2 == 1
+	k.KeepAcks(keep)
 	const grant = 4096
 	m, mem := k.region(k.pd, grant,
 		mr.LocalWrite|mr.RemoteWrite|mr.RemoteRead|mr.RemoteAtomic|mr.RemoteInvalidate)
@@ -131,6 +133,10 @@ func hostile(t *testing.T, seed uint64) {
 			posted += n
 		case 2:
 			k.now += Time(r.Int64N(10_000_000))
+		case 3:
+			if keep {
+				k.changeKeeping(r, k.q)
+			}
 		}
 		p := k.randomPkt(r, m, grant)
 		k.say(p)

@@ -21,7 +21,7 @@ func TestRandomTraffic(t *testing.T) {
 		n = 50
 	}
 	for seed := range n {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), false, false) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), false, false, false) })
 	}
 }
 
@@ -32,7 +32,7 @@ func TestSelectiveRandomTraffic(t *testing.T) {
 		n = 50
 	}
 	for seed := range n {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), true, false) })
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomTraffic(t, uint64(seed), true, false, false) })
 	}
 }
 
@@ -44,9 +44,48 @@ func TestClassRandomTraffic(t *testing.T) {
 	}
 	for seed := range n {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			randomTraffic(t, uint64(seed), seed%2 == 0, true)
+			randomTraffic(t, uint64(seed), seed%2 == 0, true, false)
 		})
 	}
+}
+
+// TestKeptACKRandomTraffic is TestRandomTraffic with ACKs that wait for replies.
+func TestKeptACKRandomTraffic(t *testing.T) {
+	n := 200
+	if testing.Short() {
+		n = 40
+	}
+	for seed := range n {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			randomTraffic(t, uint64(seed), seed%2 == 0, seed%4 > 1, true)
+		})
+	}
+}
+
+// changeKeeping turns KeepAcks on or off, or makes the engine believe that the program has answered
+// many messages.
+func (e *Engine) changeKeeping(r *rand.Rand, q *QP) {
+	if r.IntN(3) == 0 {
+		e.KeepAcks(r.IntN(4) > 0)
+	}
+	q.rec.replies = q.rec.replies&awaited | maxReplies
+}
+
+// checkKept checks that no ACK is kept too long.
+func (e *Engine) checkKept(now Time) error {
+	var before Time
+	for q := e.lists[inAckKept].head; q != nil; q = q.listNext {
+		switch {
+		case !q.ackOwed || !q.ackAsked || q.ackNow:
+			return fmt.Errorf("a QP is on the list of kept ACKs: %+v", q.ackState)
+		case q.ackDue() < now:
+			return fmt.Errorf("an ACK is kept %d ns too long", now-q.ackDue())
+		case q.ackSince < before-ackSoon: // it may have been in the run queue for ackSoon
+			return fmt.Errorf("an ACK is kept since %d, after one since %d", q.ackSince, before)
+		}
+		before = max(before, q.ackSince)
+	}
+	return nil
 }
 
 // randomClasses returns a configuration of the classes with moderate rates.
@@ -70,7 +109,7 @@ func changeClass(t testing.TB, now Time, r *rand.Rand, q *QP) {
 	must(t, q.Modify(now, &a, AttrClass|AttrRate))
 }
 
-func randomTraffic(t *testing.T, seed uint64, selective, classes bool) {
+func randomTraffic(t *testing.T, seed uint64, selective, classes, keep bool) {
 	r := rand.New(rand.NewPCG(seed, 99))
 	w := newWorld(t, seed, func(c *Config) {
 		if classes {
@@ -202,10 +241,17 @@ func randomTraffic(t *testing.T, seed uint64, selective, classes bool) {
 			if classes && r.IntN(50) == 0 {
 				changeClass(t, w.now, r, qs[r.IntN(2)])
 			}
+			if keep && r.IntN(10) == 0 {
+				j := r.IntN(2)
+				w.ends[j].changeKeeping(r, qs[j])
+			}
 			for _, q := range qs {
 				if err := q.invariants(); err != nil {
 					t.Fatal(err)
 				}
+			}
+			for _, e := range w.ends {
+				must(t, e.checkKept(w.now))
 			}
 			for len(e.wcs) > 0 {
 				wc := e.wcs[0]
