@@ -88,7 +88,7 @@ func TestSources(t *testing.T) {
 	}{
 		{[]string{"dir"}, "", "dir dir/a dir/sub dir/sub/b"},
 		{[]string{"dir/"}, "", "a sub sub/b"},
-		{[]string{"dir/."}, "", "dir dir/a dir/sub dir/sub/b"},
+		{[]string{"dir/."}, "", "a sub sub/b"},
 		{[]string{"dir/", "other", "file"}, "", "a file other other/c sub sub/b"},
 		{[]string{"dir"}, "new/deep",
 			"new new/deep new/deep/dir new/deep/dir/a new/deep/dir/sub new/deep/dir/sub/b"},

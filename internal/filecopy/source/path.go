@@ -54,15 +54,23 @@ func (p *Path) Single() bool {
 // onlyDir at the end of a path keeps OpenRoot from waiting for the writer of a FIFO.
 const onlyDir = "/."
 
-// Open opens a path of the local host. With a slash at its end, it stands for the contents of a
-// directory, as in rsync.
+// Base returns the name at the end of a path. It is "" if the path stands for the contents of a
+// directory: with a slash, "." or ".." at its end, as in rsync.
+func Base(path string) string {
+	base := filepath.Base(path)
+	if strings.HasSuffix(path, "/") || base == "." || base == ".." {
+		return ""
+	}
+	return base
+}
+
+// Open opens a path of the local host. See Base.
 func Open(path string) (*Path, error) {
 	if path == "" {
 		return nil, errors.New("the path is empty")
 	}
-	clean := filepath.Clean(path)
-	base := filepath.Base(clean)
-	if strings.HasSuffix(path, "/") || base == "." || base == ".." || base == "/" {
+	clean, name := filepath.Clean(path), Base(path)
+	if name == "" {
 		root, err := os.OpenRoot(clean + onlyDir)
 		if err != nil {
 			return nil, readable(path, err)
@@ -73,17 +81,17 @@ func Open(path string) (*Path, error) {
 	if err != nil {
 		return nil, readable(path, err)
 	}
-	return &Path{Dir: root, Name: base, Text: clean}, nil
+	return &Path{Dir: root, Name: name, Text: clean}, nil
 }
 
 // OpenBelow is Open for a path below a directory that it does not leave.
 func OpenBelow(top *os.Root, path string) (*Path, error) {
 	// Rooted, so that .. does not lead out.
-	clean := strings.TrimPrefix(filepath.Clean("/"+path), "/")
+	clean, name := strings.TrimPrefix(filepath.Clean("/"+path), "/"), Base(path)
 	if clean == "" {
 		clean = "."
 	}
-	if strings.HasSuffix(path, "/") || clean == "." {
+	if name == "" {
 		root, err := top.OpenRoot(clean + onlyDir)
 		if err != nil {
 			return nil, readable(path, err)
@@ -94,7 +102,7 @@ func OpenBelow(top *os.Root, path string) (*Path, error) {
 	if err != nil {
 		return nil, readable(path, err)
 	}
-	return &Path{Dir: root, Name: filepath.Base(clean), Text: clean}, nil
+	return &Path{Dir: root, Name: name, Text: clean}, nil
 }
 
 // readable returns an error without the names of system calls.

@@ -46,3 +46,32 @@ func TestOpenFIFO(t *testing.T) {
 		}
 	}
 }
+
+// A path with a slash, "." or ".." at its end stands for the contents of a directory.
+func TestOpenContents(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(dir+"/d/e", 0o700); err != nil {
+		t.Fatal(err)
+	}
+	top, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	for name, want := range map[string]string{"d": "d", "d/e": "e", "d/../d": "d", "./d/e": "e",
+		"d/": "", "d/.": "", "d/./": "", "d/e/..": "", ".": ""} {
+		local, err := Open(dir + "/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		below, err := OpenBelow(top, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if local.Name != want || below.Name != want {
+			t.Errorf("%s: names %q and %q, want %q", name, local.Name, below.Name, want)
+		}
+		local.Close()
+		below.Close()
+	}
+}
