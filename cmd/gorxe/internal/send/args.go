@@ -98,7 +98,7 @@ func (f *flags) plan(args []string) (*plan, error) {
 		return nil, cli.Usagef("--delete with several sources would delete files of the others from " +
 			"the target: send DIR/ alone, or name directories without a slash")
 	}
-	return p, nil
+	return p, distinct(p.sources)
 }
 
 func (f *flags) planPull(args []string) (*plan, error) {
@@ -130,7 +130,7 @@ func (f *flags) planPull(args []string) (*plan, error) {
 		return nil, cli.Usagef("--delete with several sources would delete files of the others: copy " +
 			"one directory at a time")
 	}
-	return p, nil
+	return p, distinct(p.sources)
 }
 
 func contains(list []string, text string) bool {
@@ -145,17 +145,29 @@ func contains(list []string, text string) bool {
 // hasContents reports whether a source stands for the contents of a directory.
 func hasContents(list []string) bool {
 	for _, s := range list {
-		if s == "" || s == "." || s == ".." || strings.HasSuffix(s, "/") ||
-			strings.HasSuffix(s, "/.") {
+		if source.Base(s) == "" {
 			return true
 		}
 	}
 	return false
 }
 
+// distinct returns an error if two sources have the same name. They would replace each other, or
+// with --delete delete each other's files.
+func distinct(sources []string) error {
+	seen := map[string]bool{}
+	for _, s := range sources {
+		name := source.Base(s)
+		if name != "" && seen[name] {
+			return cli.Usagef("two sources have the name %q: copy them to different targets", name)
+		}
+		seen[name] = true
+	}
+	return nil
+}
+
 // open opens the sources of this host.
 func (p *plan) open(in io.Reader) (list []*source.Path, err error) {
-	seen := map[string]bool{}
 	for _, name := range p.sources {
 		if name == standard {
 			return []*source.Path{{Stream: in, As: "stdin", Text: "standard input"}}, nil
@@ -166,12 +178,6 @@ func (p *plan) open(in io.Reader) (list []*source.Path, err error) {
 			return nil, err
 		}
 		list = append(list, path)
-		if path.Name != "" && seen[path.Name] {
-			closePaths(list)
-			return nil, cli.Usagef("two sources have the name %q: send them to different targets",
-				path.Name)
-		}
-		seen[path.Name] = true
 		if err := exists(path); err != nil && len(p.sources) == 1 {
 			closePaths(list)
 			return nil, err

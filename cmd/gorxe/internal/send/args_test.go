@@ -76,6 +76,9 @@ func TestUsage(t *testing.T) {
 		"--from a:x --from a:y -":           "one file",
 		"--delete a b/ host:":               "--delete",
 		"--delete --from h:a --from h:b/ .": "--delete",
+		"--delete a/.. b host:":             "--delete",
+		"a/x b/x host:":                     "two sources have the name",
+		"--from h:a/x --from h:b/x .":       "two sources have the name",
 		"--exclude [a x host:":              "not a pattern",
 		"--overwrite maybe x host:":         "never, older, always",
 		"--block 1 x host:":                 "64 KiB to 64 MiB",
@@ -87,8 +90,7 @@ func TestUsage(t *testing.T) {
 	})
 }
 
-// Two sources that would get the same name, and a single source that does not exist, are errors
-// before the connection is made.
+// A single source that does not exist is an error before the connection is made.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a/x", "b/x"} {
@@ -100,8 +102,8 @@ func TestOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for names, want := range map[string]string{"a/x b/x": "the name", "nowhere": "not exist",
-		"nowhere/": "no such file", "a/ b/": "", "a b": "", "a nowhere": ""} {
+	for names, want := range map[string]string{"nowhere": "not exist", "nowhere/": "no such file",
+		"a/ b/": "", "a b": "", "a nowhere": ""} {
 		var p plan
 		for _, n := range strings.Fields(names) {
 			p.sources = append(p.sources, dir+"/"+n)
