@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // MaxLength is the length of the longest pattern in bytes.
@@ -77,13 +78,9 @@ func translate(pattern string) string {
 			if i++; i == len(pattern) {
 				return `[`
 			}
-			b.WriteString(regexp.QuoteMeta(pattern[i : i+1]))
+			b.WriteString(literal(pattern[i]))
 		default:
-			if c < 0x80 {
-				b.WriteString(regexp.QuoteMeta(string(rune(c))))
-			} else {
-				b.WriteByte(c) // part of a character
-			}
+			b.WriteString(literal(c))
 		}
 	}
 	return b.String()
@@ -110,14 +107,33 @@ func class(text string) (re string, n int) {
 	if i >= len(text) {
 		return "", 0
 	}
-	inner := strings.NewReplacer(`[`, `\[`, `^`, `\^`, `&`, `\&`).Replace(text[begin:i])
-	if strings.HasPrefix(inner, "]") {
-		inner = `\` + inner
+	// Only what is quoted here reaches the compiler: [\pL], for example, would be thousands of
+	// characters.
+	var inner strings.Builder
+	for k := begin; k < i; k++ {
+		switch {
+		case text[k] != '\\':
+			inner.WriteString(literal(text[k]))
+		case text[k+1] == '-':
+			inner.WriteString(`\-`) // not a range
+			k++
+		default:
+			inner.WriteString(literal(text[k+1]))
+			k++
+		}
 	}
 	if negate {
-		return `[^/` + inner + `]`, i + 1
+		return `[^/` + inner.String() + `]`, i + 1
 	}
-	return `[` + inner + `]`, i + 1
+	return `[` + inner.String() + `]`, i + 1
+}
+
+// literal returns a regular expression for a byte of a pattern that stands for itself.
+func literal(c byte) string {
+	if c >= utf8.RuneSelf {
+		return string([]byte{c}) // part of a character
+	}
+	return regexp.QuoteMeta(string(rune(c)))
 }
 
 // Includes reports whether a path is to be copied. Its elements are separated by slashes; it is
