@@ -29,6 +29,9 @@ func (l *List) Add(exclude bool, pattern string) error {
 	if len(pattern) > MaxLength {
 		return fmt.Errorf("a pattern has %d bytes: use at most %d", len(pattern), MaxLength)
 	}
+	if !utf8.ValidString(pattern) {
+		return fmt.Errorf("%q is not valid UTF-8: write ? for each byte that is not", pattern)
+	}
 	rest, dir := strings.CutSuffix(pattern, "/")
 	r.dir = dir
 	begin := `(?:^|/)`

@@ -64,6 +64,9 @@ func TestInvalid(t *testing.T) {
 			t.Errorf("Add(%q) = nil, want an error", p)
 		}
 	}
+	if err := new(List).Add(true, "\xff*"); !strings.Contains(err.Error(), "UTF-8") {
+		t.Errorf("Add of invalid UTF-8 = %v, want an error that says so", err)
+	}
 }
 
 // Patterns come from peers. None makes matching slow or panics.
