@@ -8,10 +8,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/record"
 	"github.com/gorxe/gorxe/internal/filecopy/source"
 	"github.com/gorxe/gorxe/internal/testbed"
@@ -200,5 +202,31 @@ func TestSlowDisk(t *testing.T) {
 	want, err := os.ReadFile(from + "/f0")
 	if err != nil || !bytes.Equal(slow.Bytes(), want) {
 		t.Errorf("the slow file has %d bytes, %v, want %d", slow.Len(), err, len(want))
+	}
+}
+
+// TestRemovedDir checks that a sender is told that the receiver's directory was removed, also if
+// there is a new one of the same name.
+func TestRemovedDir(t *testing.T) {
+	g := newRig(t)
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "to")
+	if err := os.Mkdir(to, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	if err := errors.Join(os.Remove(to), os.Mkdir(to, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	served := g.serve(&Server{Root: root})
+	err = g.push(from+"/", "")
+	if !errors.Is(err, filecopy.ErrRefused) || !strings.Contains(err.Error(), errRemoved.Error()) {
+		t.Errorf("the copy: %v, want %v", err, errRemoved)
+	}
+	if err := <-served; !errors.Is(err, errRemoved) {
+		t.Errorf("the receiver: %v, want %v", err, errRemoved)
 	}
 }

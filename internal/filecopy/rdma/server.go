@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"syscall"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/pattern"
@@ -92,8 +93,24 @@ func (s *Server) permits(r *record.Request) error {
 		return errors.New("this receiver does not delete files: start it with --allow-delete")
 	case s.Stdout != nil && (!r.Single || r.DryRun):
 		return errors.New("this receiver writes to its standard output: send one file")
+	case s.Root != nil && removed(s.Root):
+		return errRemoved
 	}
 	return nil
+}
+
+// errRemoved is the reason for which nothing can be stored any more, also if there is a new
+// directory of the same name.
+var errRemoved = errors.New("the directory of this receiver was removed: start it again")
+
+// removed reports whether an open directory has no name any more.
+func removed(dir *os.Root) bool {
+	info, err := dir.Stat(".")
+	if err != nil {
+		return false
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && st.Nlink == 0
 }
 
 func rules(r *record.Request) (*pattern.List, error) {
