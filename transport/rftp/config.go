@@ -59,7 +59,7 @@ var (
 	ErrPeer = core.ErrPeer
 	// ErrSilent means that nothing came from the peer for the time of Config.Silence.
 	ErrSilent = core.ErrSilent
-	// ErrLost means that the control QP or the last data QP failed.
+	// ErrLost means that the control QP or the last data QP failed, or that a data QP was refused.
 	ErrLost = core.ErrLost
 	// ErrPeerClosed means that the peer has closed the connection.
 	ErrPeerClosed = core.ErrClosed

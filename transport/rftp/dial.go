@@ -10,8 +10,8 @@ import (
 	"github.com/gorxe/gorxe/roce"
 )
 
-// Dial connects to the Listener at addr. Errors: ErrConfig, ErrMismatch, ErrPeer, or those of
-// roce.Device.Dial.
+// Dial connects to the Listener at addr. Errors: ErrConfig, ErrMismatch, ErrPeer, ErrLost, or those
+// of roce.Device.Dial.
 func Dial(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Conn, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -73,6 +73,11 @@ func (c *Conn) dialData(ctx context.Context, addr netip.AddrPort, id uint64, i i
 	}
 	o := roce.DialOptions{ConnectOptions: c.connect(false), PrivateData: putData(id, i)}
 	rc, err := c.dev.Dial(ctx, addr, q, o)
+	var r *roce.RejectError
+	if errors.As(err, &r) && r.Reason == roce.RejectConsumer {
+		return nil, fmt.Errorf("%w: the peer does not know the connection of data QP %d, perhaps "+
+			"because it was restarted: connect again", ErrLost, i)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("rftp: connect data QP %d: %w", i, err)
 	}

@@ -84,7 +84,8 @@ func TestSlowDataQPs(t *testing.T) {
 	})
 }
 
-// The listener gives up a peer that connects no further data QP.
+// The listener gives up a peer that connects no further data QP, and later does not know it any
+// more.
 func TestMissingDataQPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newRig(t, testbed.Config{})
@@ -107,6 +108,9 @@ func TestMissingDataQPs(t *testing.T) {
 		case <-d.rcs[0].Done():
 		case <-time.After(time.Second):
 			t.Error("the connection of the control QP stays")
+		}
+		if _, err := d.dialData(t.Context(), d.addr, d.id, 1); !errors.Is(err, ErrLost) {
+			t.Errorf("the next data QP: %v, want %v", err, ErrLost)
 		}
 	})
 }
