@@ -15,20 +15,24 @@ import (
 	"github.com/gorxe/gorxe/internal/safefile"
 )
 
-// Bounds of the number of directories that a Cache keeps open.
+// Bounds of the number of directories that the Caches of a process keep open.
 const (
 	minOpen = 16
 	maxOpen = 1024
-	// openParts is the fraction of the process's descriptors that the directories of one Cache use,
-	// and their handles as many.
+	// openParts is the fraction of the process's descriptors that the directories use, and their
+	// handles as many.
 	openParts = 8
 )
 
+// opened counts the open directories of all Caches of NewCache: a process can have many copies.
+var opened atomic.Int64
+
 // Cache limits how many directories are open. It is safe for concurrent use.
 type Cache struct {
+	open *atomic.Int64 // directories with a root, except those of Top, also of other Caches
+
 	mu   sync.Mutex
-	max  int
-	open int       // directories with a root, except those of Top
+	max  int64
 	tops []*Dir    // of Top with a handle
 	idle list.List // of *Dir with a root and without users, least recently used first
 }
@@ -90,7 +94,9 @@ func Retry(f func() (int, error)) (n int, err error) {
 }
 
 // NewCache returns a Cache.
-func NewCache() *Cache { return &Cache{max: Descriptors(openParts, minOpen, maxOpen)} }
+func NewCache() *Cache {
+	return &Cache{max: int64(Descriptors(openParts, minOpen, maxOpen)), open: &opened}
+}
 
 // Descriptors returns the given fraction of the number of files that the process may open, within
 // bounds.
@@ -156,7 +162,7 @@ func (c *Cache) Use(d *Dir) (*os.Root, error) {
 	}
 	c.mu.Lock()
 	d.root, d.users = root, 1
-	c.open++
+	c.open.Add(1)
 	closing := c.evict()
 	c.mu.Unlock()
 	closeAll(closing)
@@ -256,7 +262,7 @@ func (c *Cache) Close() {
 // evict removes the directories that are too many. The caller holds mu, and closes the result
 // without it.
 func (c *Cache) evict() (closing []io.Closer) {
-	for c.open > c.max && c.idle.Len() > 0 {
+	for c.open.Load() > c.max && c.idle.Len() > 0 {
 		closing = c.remove(c.idle.Front().Value.(*Dir), closing)
 	}
 	return closing
@@ -270,7 +276,7 @@ func (c *Cache) remove(d *Dir, closing []io.Closer) []io.Closer {
 	}
 	c.idle.Remove(d.place)
 	d.place, d.root, d.handle = nil, nil, nil
-	c.open--
+	c.open.Add(-1)
 	return closing
 }
 

@@ -2,11 +2,13 @@ package dirs
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/gorxe/gorxe/internal/safefile"
@@ -24,7 +26,7 @@ func top(t *testing.T) (*Dir, *os.Root) {
 
 // A directory far below the limit of path names can be created and opened again.
 func TestLongPath(t *testing.T) {
-	c := &Cache{max: 2}
+	c := &Cache{max: 2, open: new(atomic.Int64)}
 	d, _ := top(t)
 	name := strings.Repeat("d", 250)
 	var all []*Dir
@@ -59,12 +61,12 @@ func TestLongPath(t *testing.T) {
 			c.Release(a)
 		}
 	}
-	if c.open > 2 {
-		t.Errorf("%d directories are open, want at most 2", c.open)
+	if n := c.open.Load(); n > 2 {
+		t.Errorf("%d directories are open, want at most 2", n)
 	}
 	c.Close()
-	if c.open != 0 || c.idle.Len() != 0 {
-		t.Errorf("%d directories are open after Close", c.open)
+	if n := c.open.Load(); n != 0 || c.idle.Len() != 0 {
+		t.Errorf("%d directories are open after Close", n)
 	}
 }
 
@@ -86,7 +88,7 @@ func TestNoSymlinks(t *testing.T) {
 
 // Many goroutines use and forget directories; nothing stays open.
 func TestConcurrent(t *testing.T) {
-	c := &Cache{max: 3}
+	c := &Cache{max: 3, open: new(atomic.Int64)}
 	d, root := top(t)
 	var all []*Dir
 	for _, a := range []string{"a", "b", "c", "d"} {
@@ -118,7 +120,36 @@ func TestConcurrent(t *testing.T) {
 	}
 	wg.Wait()
 	c.Close()
-	if c.open != 0 {
-		t.Errorf("%d directories are open", c.open)
+	if n := c.open.Load(); n != 0 {
+		t.Errorf("%d directories are open", n)
+	}
+}
+
+// Caches of several copies together keep no more directories open than one.
+func TestShared(t *testing.T) {
+	const most = 4
+	open := new(atomic.Int64)
+	d, root := top(t)
+	for _, c := range []*Cache{{max: most, open: open}, {max: most, open: open}} {
+		for i := range 2 * most {
+			name := fmt.Sprint(i)
+			if err := root.MkdirAll(name, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			sub := d.Child(name)
+			if _, err := c.Use(sub); err != nil {
+				t.Fatal(err)
+			}
+			c.Release(sub)
+		}
+		defer func() {
+			c.Close()
+			if len(c.tops)+c.idle.Len() != 0 {
+				t.Error("directories are open after Close")
+			}
+		}()
+	}
+	if n := open.Load(); n > most {
+		t.Errorf("%d directories are open, want at most %d", n, most)
 	}
 }

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/internal/filecopy"
 	"github.com/gorxe/gorxe/internal/filecopy/record"
@@ -229,4 +232,46 @@ func TestRemovedDir(t *testing.T) {
 	if err := <-served; !errors.Is(err, errRemoved) {
 		t.Errorf("the receiver: %v, want %v", err, errRemoved)
 	}
+}
+
+// TestDescriptors checks that several copies at the same time do not use up the descriptors of a
+// process. Each of them alone would use a good part of them. It runs in a process of its own, whose
+// limit is that of many hosts.
+func TestDescriptors(t *testing.T) {
+	const child, copies, names, limit = "GORXE_TEST_DESCRIPTORS", 6, 300, 1024
+	if os.Getenv(child) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestDescriptors$")
+		cmd.Env = append(os.Environ(), child+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+		t.Fatal(err)
+	}
+	g := newRig(t)
+	from := t.TempDir()
+	for i := range names {
+		name := filepath.Join(from, fmt.Sprint("d", i))
+		err := errors.Join(os.Mkdir(name, 0o700), os.WriteFile(name+"/f", []byte(name), 0o600))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	var clients sync.WaitGroup
+	for i := range copies {
+		served := g.serve(&Server{Root: root})
+		clients.Go(func() {
+			if err := errors.Join(g.push(from+"/", fmt.Sprint("client", i)), <-served); err != nil {
+				t.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	clients.Wait()
 }

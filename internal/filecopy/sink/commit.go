@@ -17,7 +17,17 @@ const (
 	minBatch   = 16
 	maxBatch   = 1024
 	batchParts = 16
+	// Bounds of the number of files of all copies that are being committed, and the fraction of
+	// the process's descriptors. A file needs three: its directory is open twice.
+	commitParts = 12
+	minCommit   = 16
+	maxCommit   = 4096
 )
+
+// committing has a place for each file that is being committed, of all copies of the process.
+var committing = sync.OnceValue(func() chan struct{} {
+	return make(chan struct{}, dirs.Descriptors(commitParts, minCommit, maxCommit))
+})
 
 // committer writes complete files to disk and gives them their names, as many together as have
 // arrived meanwhile.
@@ -49,6 +59,7 @@ func (c *committer) add(f *file) {
 		f.publish(nil)
 		return
 	}
+	committing() <- struct{}{}
 	c.queue <- f
 }
 
@@ -83,6 +94,7 @@ func (c *committer) commit(list []*file) {
 	errs := part.SyncAll(parts)
 	for i, f := range list {
 		f.publish(errs[i])
+		<-committing()
 	}
 }
 
