@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/filecopy/record"
+	"github.com/gorxe/gorxe/internal/filecopy/sink"
 )
 
 // Times outside of the years 1678 to 2262, which nanoseconds in 64 bits do not reach, are preserved
@@ -41,6 +44,39 @@ func TestFarTimes(t *testing.T) {
 	}
 	if o := j.ok(); o.sum.Stored > 0 {
 		t.Errorf("%d files are sent again", o.sum.Stored)
+	}
+}
+
+// A link with the same target gets the time of the source's, unless files are not to be replaced.
+func TestLinkTime(t *testing.T) {
+	for _, c := range []struct {
+		sink    sink.Config
+		changes bool
+	}{
+		{sink.Config{}, true},
+		{sink.Config{DryRun: true}, false},
+		{sink.Config{Overwrite: record.Older}, false},
+		{sink.Config{Overwrite: record.Never}, false},
+	} {
+		j := newJob(t)
+		must(t, os.Symlink("target", j.from+"/link"))
+		j.ok()
+		before, after := time.Unix(1e9, 0), time.Unix(1e9+1, 5)
+		setFarTime(t, j.to+"/link", before)
+		setFarTime(t, j.from+"/link", after)
+		j.sink = c.sink
+		if o := j.ok(); o.sum.Skipped != 1 {
+			t.Errorf("%+v: the summary is %+v, want that the link is unchanged", c.sink, o.sum)
+		}
+		info, err := os.Lstat(j.to + "/link")
+		must(t, err)
+		want := before
+		if c.changes {
+			want = after
+		}
+		if !info.ModTime().Equal(want) {
+			t.Errorf("%+v: the time is %v, want %v", c.sink, info.ModTime(), want)
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ func Symlink(dir *os.Root, name, target string, mtime time.Time, keep bool) erro
 		}
 		return err
 	}
-	err := linkTime(dir, temp, mtime)
+	err := LinkTime(dir, temp, mtime)
 	if err == nil && !keep {
 		err = dir.Rename(temp, name)
 	}
@@ -39,8 +39,8 @@ func Symlink(dir *os.Root, name, target string, mtime time.Time, keep bool) erro
 	return err
 }
 
-// linkTime sets the modification time of a symbolic link.
-func linkTime(dir *os.Root, name string, mtime time.Time) error {
+// LinkTime sets the modification time of a symbolic link.
+func LinkTime(dir *os.Root, name string, mtime time.Time) error {
 	m, err := unix.TimeToTimespec(mtime)
 	if err != nil {
 		return err

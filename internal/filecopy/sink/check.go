@@ -94,24 +94,33 @@ func (s *Sink) absent(f *file) (bool, error) {
 	return errors.Is(err, unix.ENOENT), nil
 }
 
-// same reports whether the sink has the same file already, and adapts its permissions.
+// same reports whether the sink has the same file already. It adapts the permissions of a file and
+// the time of a link.
 func (s *Sink) same(f *file, root *os.Root, info fs.FileInfo) bool {
 	switch f.Kind {
 	case record.Symlink:
 		link, err := root.Readlink(f.Name)
-		return err == nil && link == f.Link
+		if err != nil || link != f.Link {
+			return false
+		}
+		if !sameTime(info.ModTime(), f.Mtime) && s.adapts() {
+			return part.LinkTime(root, f.Name, f.Mtime) == nil
+		}
+		return true
 	case record.File:
 		if !info.Mode().IsRegular() || info.Size() != f.Size || !sameTime(info.ModTime(), f.Mtime) {
 			return false
 		}
-		if perm := fs.FileMode(f.Perm); info.Mode().Perm() != perm && !s.c.DryRun &&
-			s.c.Overwrite == record.Always {
+		if perm := fs.FileMode(f.Perm); info.Mode().Perm() != perm && s.adapts() {
 			return root.Chmod(f.Name, perm) == nil
 		}
 		return true
 	}
 	return false
 }
+
+// adapts reports whether attributes of existing files are changed.
+func (s *Sink) adapts() bool { return !s.c.DryRun && s.c.Overwrite == record.Always }
 
 // sameTime reports whether a file that the sink has stored has the time of the source's file. Some
 // file systems store whole seconds.
