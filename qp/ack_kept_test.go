@@ -147,6 +147,34 @@ func TestKeptACKLeavesWithCNP(t *testing.T) {
 	k.hears("CNP", ackOf(next+1))
 }
 
+// Of the QPs whose programs reply in the same step, only the first sends the reply before the ACK.
+func TestRepliesOfTwoQPs(t *testing.T) {
+	w := newWorld(t, 1)
+	w.ends[1].KeepAcks(true)
+	a1, b1 := w.pair(RC)
+	a2, b2 := w.pair(RC)
+	for range 2 * maxReplies {
+		w.post(a1, w.write(0))
+		w.post(a2, w.write(0))
+		w.idle(50_000)
+		w.post(b1, w.write(1))
+		w.post(b2, w.write(1))
+		w.idle(50_000)
+	}
+	for i, q := range []*QP{b1, b2} {
+		if n := q.rec.replies; n != maxReplies {
+			t.Errorf("QP %d: %d replies, want %d", i+1, n, maxReplies)
+		}
+	}
+}
+
+// write returns a signaled WRITE of 8 bytes by end i.
+func (w *world) write(i int) SendWR {
+	addr, key := w.ends[1-i].remote(0)
+	return SendWR{Op: OpWrite, Flags: Signaled, SGEs: []SGE{w.ends[i].sge(0, 8)}, RemoteAddr: addr,
+		RKey: key}
+}
+
 // Several QPs with random messages, replies, changes of state and class, and KeepAcks that is
 // turned on and off: no ACK is kept too long, and in the end every message is acknowledged.
 func TestKeptACKsOfManyQPs(t *testing.T) {

@@ -316,8 +316,8 @@ func (q *QP) sendAtomicAck(b []byte, a *answer) (n, netLen int) {
 // response may mistake the ACK for it. (rxe of Linux 6.1 then completes a READ that lacks its last
 // bytes.)
 func (q *QP) sendAck(b []byte) (n, netLen int) {
-	if q.eng.keeping && q.rec.replies.soon() { // it was kept, but there was no reply
-		q.rec.replies.missed()
+	if q.eng.keeping && q.rec.replies.soon() && q.sq.cur == q.sq.head.Load() {
+		q.rec.replies.missed() // the ACK was kept, but there was no reply
 	}
 	if (q.refused || q.selAck) && q.attr.Selective {
 		return q.sendSelAck(b)
