@@ -128,7 +128,8 @@ func (e *Engine) ReleaseAcks() bool {
 
 // KeepAcks sets whether the ACK of a message waits up to ackKept for the program's reply if the
 // program has answered most of the latest messages. It is for an owner that sleeps whenever it is
-// idle: neither the owner nor the peer then has to wake up for the ACK alone.
+// idle: neither the owner nor the peer then has to wake up for the ACK alone. ACKs that are kept
+// stay so when it is turned off.
 func (e *Engine) KeepAcks(on bool) { e.keeping = on }
 
 // KeptAckDue returns when the first ACK of KeepAcks is due; false: there is none.

@@ -68,7 +68,7 @@ type Engine struct {
 	pool        reorderPool
 	fills       fillList
 	lists       [numLists]qpList
-	keeping     bool // KeepAcks was called
+	keeping     bool // KeepAcks is on
 	wheel       wheel
 
 	runq        *sched.Queue[*QP] // QPs that may have packets to send
@@ -251,8 +251,8 @@ func (e *Engine) hasQueued(now Time) bool {
 }
 
 // Idle reports whether another step would do nothing: no QP has packets to send, apart from those
-// that wait for tokens or for the backlog, no requested ACK waits, no held packets are to be
-// executed, and there is no doorbell and no event. Timers may be running.
+// that wait for tokens or for the backlog, no requested ACK waits except those of KeepAcks, no held
+// packets are to be executed, and there is no doorbell and no event. Timers may be running.
 func (e *Engine) Idle() bool {
 	return e.serving == nil && e.lists[inAckSoon].head == nil && e.doorbells.Load() == nil &&
 		e.queuesIdle() && e.eventHead == e.eventTail && !e.Filling()
