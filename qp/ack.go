@@ -24,7 +24,8 @@ func (q *QP) ackDue() Time {
 	return q.ackSince + ackLate
 }
 
-func (a *ackState) acked() { *a = ackState{cnpOwed: a.cnpOwed} }
+// acked records that the ACK was sent. ackSince stays; see QP.replied.
+func (a *ackState) acked() { *a = ackState{cnpOwed: a.cnpOwed, ackSince: a.ackSince} }
 
 // oweAck records that an ACK is pending, and whether the requester asked for it.
 func (q *QP) oweAck(now Time, asked bool) {
@@ -49,6 +50,18 @@ func (q *QP) oweAck(now Time, asked bool) {
 // canReply reports whether the program may reply to what the peer has sent, and KeepAcks is on. In
 // the middle of a message and after a gap, the peer may wait for the ACK before it sends the rest.
 func (q *QP) canReply() bool { return q.eng.keeping && q.msg == msgNone && q.reorder == nil }
+
+// replied records that the program has posted a request, perhaps as the reply to a message. A late
+// reply does not count: an ACK would not have waited for it.
+func (q *QP) replied(now Time) {
+	switch r := &q.rec.replies; {
+	case *r&awaited == 0:
+	case now-q.ackSince > ackKept:
+		r.missed()
+	default:
+		r.answered()
+	}
+}
 
 // replyFirst reports whether a request may precede the ACK that is due. A program that had to be
 // woken up takes longer than ackSoon to post its reply, which its peer waits for. Only the first
@@ -140,10 +153,8 @@ func (e *Engine) KeptAckDue() (Time, bool) {
 	return 0, false
 }
 
-// OwesAck reports whether a peer has requested an ACK that was not sent yet.
-func (e *Engine) OwesAck() bool {
-	return e.lists[inAckSoon].head != nil || e.lists[inAckKept].head != nil
-}
+// OwesAck reports whether a peer has requested an ACK that was not sent yet and is not kept.
+func (e *Engine) OwesAck() bool { return e.lists[inAckSoon].head != nil }
 
 // PollAck is PollTransmit for the pending ACK of one QP. The ACK overtakes everything that waits
 // for its turn, for tokens or for the backlog. The result is nil if no ACK is pending, or if
@@ -197,12 +208,8 @@ func (r *replies) missed() {
 	}
 }
 
-// posted records that the program has posted a request.
-func (r *replies) posted() {
-	if *r&awaited != 0 {
-		*r = min(*r&^awaited+1, maxReplies)
-	}
-}
+// answered records that the program has answered the message.
+func (r *replies) answered() { *r = min(*r&^awaited+1, maxReplies) }
 
 // soon reports whether the reply to the latest message will probably follow soon.
 func (r replies) soon() bool { return r >= awaited|manyReplies }

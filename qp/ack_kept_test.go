@@ -44,7 +44,7 @@ func TestKeptACKLeavesWithReply(t *testing.T) {
 	want := k.now + ackKept
 	k.now += ackKept / 2
 	k.hears()
-	if k.ReleaseAcks() || !k.Idle() || !k.OwesAck() {
+	if k.ReleaseAcks() || !k.Idle() || k.OwesAck() {
 		t.Error("the ACK is not kept when the owner sleeps")
 	}
 	if due, ok := k.KeptAckDue(); !ok || due != want {
@@ -71,6 +71,21 @@ func TestKeptACKWithoutReply(t *testing.T) {
 	k.hears(ackOf(next))
 	k.say(k.write(next+1, seq(8)))
 	k.hears(ackOf(next + 1))
+}
+
+// No ACK waits for the replies of a program that takes longer than an ACK may wait.
+func TestACKNotKeptForLateReplies(t *testing.T) {
+	k := newTalk(t, RC)
+	k.KeepAcks(true)
+	for i := range 2 * maxReplies {
+		k.say(k.write(i, seq(8)))
+		k.hears(ackOf(i))
+		k.now += 2 * ackKept
+		k.post(k.wr(uint64(i), OpSend, 4))
+		k.hears(fmt.Sprintf("SEND Only +%d ask 4B", i))
+		k.say(ack(i))
+		k.completes(fmt.Sprintf("%d success SEND 4B", i))
+	}
 }
 
 // An ACK does not wait if another message comes before the answer, and without KeepAcks.

@@ -113,7 +113,7 @@ func (q *QP) sendRequest(now Time, b []byte) (int, int) {
 	if w == nil || space <= 0 || w.status != Success || (q.win.modeled && q.awaitPace(now)) {
 		return 0, 0
 	}
-	q.rec.replies.posted()
+	q.replied(now)
 	switch w.op {
 	case OpRead:
 		return q.sendRead(now, b, w, space)
