@@ -167,16 +167,14 @@ func (c *Conn) flush(linger time.Duration) error {
 // farewell answers a peer that has ended the connection until it disconnects. If the acknowledgment
 // of its last message is lost, the peer repeats that message, and the kernel's rxe without limit.
 // This side need not be answered, so it can wait. If both have ended the connection at the same
-// time, programs of gorxe, which use selective repeat, do not: they would wait for each other, and
-// end without an acknowledgment.
+// time, programs of gorxe do not: they would wait for each other, and end without an
+// acknowledgment.
 func (c *Conn) farewell(linger time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), min(linger, farewellTime))
 	defer cancel()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, err := c.qp.Query()
-	other := err == nil && !a.Selective
-	if c.stream.PeerLeft() || other && c.stream.PeerDisconnected() {
+	if c.stream.PeerRepeats() {
 		_ = c.await(leaver, ctx) // nothing follows from its end
 	}
 }

@@ -443,16 +443,39 @@ func TestFarewell(t *testing.T) {
 
 // So it does if both sides end the connection at the same time and the peer is not gorxe.
 func TestFarewellAtSameTime(t *testing.T) {
+	client, server := newPair(t, Config{})
+	peer := server.stream.Hello()
+	peer.Leaves = false // as librdmacm says
+	client.mu.Lock()
+	client.stream.Open(peer)
+	client.mu.Unlock()
+	disconnectBoth(client, server)
+	expectEnd(t, client)
+	expectFarewell(t, client, server)
+}
+
+// Two programs of gorxe that end the connection at the same time do not wait for each other, also
+// without selective repeat.
+func TestNoFarewell(t *testing.T) {
 	bed := newTestbed(t, testbed.Config{Options: []roce.Option{roce.WithSelectiveRepeat(false)}})
 	client, server := dial(t, bed, listenOn(t, bed, Config{}), Config{})
+	disconnectBoth(client, server)
+	expectEnd(t, client)
+	start := time.Now()
+	check(t, client.Close())
+	if d := time.Since(start); d >= farewellTime {
+		t.Errorf("Close waits for %v", d)
+	}
+}
+
+// disconnectBoth ends both directions of both sides, as Close does.
+func disconnectBoth(client, server *Conn) {
 	for _, c := range []*Conn{client, server} {
 		c.mu.Lock()
 		c.stream.Disconnect()
 		c.control()
 		c.mu.Unlock()
 	}
-	expectEnd(t, client)
-	expectFarewell(t, client, server)
 }
 
 // expectEnd checks that the peer ends the stream.

@@ -19,6 +19,8 @@ const (
 
 	flagBigEndian = 1 << 0
 	flagMaps      = 1 << 1
+
+	flagLeaves = 1 << 0 // in byte 4, in which librdmacm has 0 and which it ignores
 )
 
 // Buffer is memory to which a side may write.
@@ -36,6 +38,9 @@ type Hello struct {
 	Maps      int    // entries of the map table, which follows List in memory
 	List      Buffer // where the peer writes its grants; Len is the number of entries
 	Ring      Buffer // the first target buffer for the peer's data
+	// Leaves means that this side does not wait for the acknowledgment of its disconnect message
+	// after it has received the peer's. librdmacm does.
+	Leaves bool
 }
 
 // Append appends the HelloLen bytes of h.
@@ -46,7 +51,11 @@ func (h *Hello) Append(b []byte) []byte {
 	}
 	b = append(b, version, flags)
 	b = binary.BigEndian.AppendUint16(b, h.Credits)
-	b = append(b, 0, 0, 0, byte(h.Maps))
+	var leaves byte
+	if h.Leaves {
+		leaves = flagLeaves
+	}
+	b = append(b, leaves, 0, 0, byte(h.Maps))
 	b = h.List.appendTo(b, bigEndian)
 	return h.Ring.appendTo(b, bigEndian)
 }
@@ -62,6 +71,7 @@ func ParseHello(b []byte) (Hello, error) {
 		Credits:   binary.BigEndian.Uint16(b[2:]),
 		List:      parseBuffer(b[8:], bigEndian),
 		Ring:      parseBuffer(b[24:], bigEndian),
+		Leaves:    b[4]&flagLeaves != 0,
 	}
 	if b[1]&flagMaps != 0 {
 		h.Maps = min(int(b[7]), MaxMaps)

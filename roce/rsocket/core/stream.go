@@ -46,7 +46,7 @@ func New(c Config, mem Memory) *Stream {
 // Hello returns what the peer must know.
 func (s *Stream) Hello() Hello {
 	h := Hello{Credits: uint16(s.cfg.Credits), Maps: s.cfg.Maps, List: s.cfg.List,
-		Ring: s.cfg.Ring}
+		Ring: s.cfg.Ring, Leaves: true}
 	h.List.Len, h.Ring.Len = listEntries, uint32(s.cfg.RingLen/2)
 	return h
 }
@@ -88,8 +88,12 @@ func (s *Stream) PeerShutdown() bool { return s.peerShutdown }
 // PeerDisconnected reports whether the peer has ended both directions.
 func (s *Stream) PeerDisconnected() bool { return s.peerDisconnect }
 
-// PeerLeft reports whether the peer has ended both directions, and this side has not.
-func (s *Stream) PeerLeft() bool { return s.peerDisconnect && !s.saidDisconnect }
+// PeerRepeats reports whether the peer has ended both directions and may repeat the message that
+// says so until it is acknowledged. If both sides have sent it, a peer whose Hello has Leaves does
+// not.
+func (s *Stream) PeerRepeats() bool {
+	return s.peerDisconnect && !(s.saidDisconnect && s.peer.Leaves)
+}
 
 // Shutdown ends the local direction of the stream. Control returns the message.
 func (s *Stream) Shutdown() { s.shutdown = true }
