@@ -3,6 +3,7 @@ package rsocket
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -116,13 +117,18 @@ func (c *Conn) CloseWrite() error {
 	c.sendStaged()
 	c.stream.Shutdown()
 	c.control()
-	return c.opError("close", c.await(shutter, c.deadlines[writer]))
+	err := c.await(shutter, c.deadlines[writer])
+	if err == nil && !c.stream.Idle() && !c.stream.PeerDisconnected() {
+		err = c.err
+	}
+	return c.opError("close", err)
 }
 
 // Close ends the connection. It waits until the peer's device has acknowledged everything that was
-// written, at most for the time of Config.Linger. If the peer has ended both directions first, it
-// waits until the peer disconnects, at most for that time, and at most 5 s. Data that was not read
-// is lost. Calls that wait return an error that matches net.ErrClosed.
+// written, at most for the time of Config.Linger, and returns an error if the peer has not. If the
+// peer has ended both directions first, it waits until the peer disconnects, at most for that time,
+// and at most 5 s. Data that was not read is lost. Calls that wait return an error that matches
+// net.ErrClosed.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -158,10 +164,15 @@ func (c *Conn) flush(linger time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	err := c.await(closer, ctx)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return errors.New("rsocket: the peer has not acknowledged all data: raise Config.Linger")
+	switch {
+	case c.stream.PeerDisconnected():
+	case err != nil && c.inFlight()+c.stream.Staged() > 0:
+		return fmt.Errorf("rsocket: the peer has not acknowledged all data within %v "+
+			"(Config.Linger): it does not answer, or the network is slow", linger)
+	case c.stream.Unacknowledged() > 0 && !errors.Is(c.err, roce.ErrClosed):
+		return c.err
 	}
-	return nil // after a failure there is nothing to wait for
+	return nil
 }
 
 // farewell answers a peer that has ended the connection until it disconnects. If the acknowledgment

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -414,6 +415,51 @@ func TestSynctest(t *testing.T) {
 			t.Errorf("Read waits for %v, want an hour", d)
 		}
 	})
+}
+
+// If the peer dies, Close fails if it has not acknowledged what was written.
+func TestCloseDeadPeer(t *testing.T) {
+	const short = time.Second // a dead peer is found after 4.3 s
+	for _, c := range []struct {
+		name   string
+		linger time.Duration
+		acked  bool // what was written
+		half   bool // CloseWrite instead of Close
+		want   string
+	}{
+		{"acknowledged, short", short, true, false, ""},
+		{"acknowledged", 0, true, false, ""},
+		{"short", short, false, false, "does not answer, or the network is slow"},
+		{"long", 0, false, false, "the peer does not answer"},
+		{"CloseWrite", 0, false, true, "the peer does not answer"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bed := newTestbed(t, testbed.Config{})
+				client, server, err := tryDial(bed, listenOn(t, bed, Config{}), Config{Linger: c.linger})
+				check(t, err)
+				die := func() { check(t, bed.Link.SetPlan(0, 1, loopback.Plan{Loss: 1})) }
+				if !c.acked {
+					die()
+				}
+				write(t, client, "x")
+				time.Sleep(time.Second)
+				if c.acked {
+					die()
+				}
+				if c.half {
+					err = client.CloseWrite()
+				} else {
+					err = client.Close()
+				}
+				if c.want == "" && err != nil ||
+					c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+					t.Errorf("%v, want %q", err, c.want)
+				}
+				_, _ = client.abort(), server.abort()
+			})
+		})
+	}
 }
 
 // The memory of a connection with default buffers gets no huge pages, so that an idle connection

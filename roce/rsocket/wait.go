@@ -176,6 +176,9 @@ func (c *Conn) process(wcs []roce.WC) {
 		wc := &wcs[i]
 		switch {
 		case wc.Status != roce.Success:
+			if wc.ID&recvID == 0 {
+				c.stream.Failed(wc.ID)
+			}
 		case wc.ID&recvID == 0:
 			c.stream.Completed(wc.ID)
 		default:

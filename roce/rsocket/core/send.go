@@ -21,6 +21,7 @@ type sender struct {
 	// Posted work requests, oldest first. Those from first to last have not completed.
 	posted      []posted
 	first, last uint64
+	failed      bool // a work request has failed
 
 	// Work requests and bytes since the last one that is signaled.
 	quiet, quietBytes int
@@ -62,6 +63,23 @@ func (s *Stream) Completed(id uint64) {
 		}
 		t.first++
 	}
+}
+
+// Failed reports that the work request of that ID has failed. Those before the first one that fails
+// have succeeded.
+func (s *Stream) Failed(id uint64) {
+	t := &s.send
+	if !t.failed && id > t.first {
+		s.Completed(id - 1)
+	}
+	t.failed = true
+}
+
+// Unacknowledged returns the number of bytes of data of which the peer's acknowledgment is not
+// known.
+func (s *Stream) Unacknowledged() int {
+	t := &s.send
+	return int(t.head-t.done) + t.staged
 }
 
 // Idle reports whether all work requests have completed.
