@@ -205,11 +205,7 @@ func (c *Conn) Done() <-chan struct{} { return c.conn.Done() }
 //
 // Errors: ctx's error, that of the connection.
 func (c *Conn) Flush(ctx context.Context) error {
-	err := c.drain(ctx)
-	if err == nil {
-		err = c.conn.Err()
-	}
-	return c.failed("flush", err)
+	return c.failed("flush", c.drain(ctx))
 }
 
 // drain posts what is queued, and waits until everything has completed.
@@ -217,7 +213,15 @@ func (c *Conn) drain(ctx context.Context) error {
 	c.mu.Lock()
 	c.flush()
 	c.mu.Unlock()
-	return c.qp.Drain(ctx)
+	if err := c.qp.Drain(ctx); err != nil {
+		return err
+	}
+	// If work requests have failed, the connection may end only later. Query waits until the
+	// device has changed the state.
+	if a, err := c.qp.Query(); err == nil && a.State == roce.StateErr {
+		return c.ended(0, roce.ErrConnLost)
+	}
+	return c.conn.Err()
 }
 
 // Close waits until the peer has acknowledged what was sent, at most for Config.Linger, ends the
@@ -225,7 +229,8 @@ func (c *Conn) drain(ctx context.Context) error {
 // roce.ErrClosed. Closing twice is harmless. Messages that were not released can still be read.
 //
 // Errors: one that wraps roce.ErrInUse if memory is registered in a PD that the connection owns;
-// close the memory and then the PD. An error if the peer has not acknowledged everything.
+// close the memory and then the PD. An error if the peer has not acknowledged everything, unless it
+// has closed the connection, or another call has returned the reason.
 func (c *Conn) Close() (err error) {
 	c.closing.Do(func() { err = c.close() })
 	return c.failed("close", err)
@@ -233,15 +238,17 @@ func (c *Conn) Close() (err error) {
 
 func (c *Conn) close() error {
 	var lost error
-	if c.cfg.Linger > 0 && c.conn.Err() == nil {
+	if c.cfg.Linger > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Linger)
 		lost = c.drain(ctx)
 		cancel()
-		if c.conn.Err() != nil {
-			lost = nil // the peer has ended the connection
-		}
 	}
 	c.mu.Lock()
+	var status *roce.StatusError
+	if why := c.conn.Err(); c.err != nil || errors.Is(why, roce.ErrKeepAlive) ||
+		(why != nil && !errors.As(why, &status)) {
+		lost = nil // the program knows it, or no work request has failed
+	}
 	c.fail(roce.ErrClosed)
 	c.mu.Unlock()
 	return errors.Join(lost, c.conn.Close(), c.release())

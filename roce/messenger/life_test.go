@@ -362,6 +362,39 @@ func TestDeadPeer(t *testing.T) {
 	})
 }
 
+// If the peer dies before it has a message, Flush and Close return an error.
+func TestLostMessage(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	c := messenger.Config{Depth: 4, Linger: time.Minute,
+		Connect: roce.ConnectOptions{Timeout: 6, Retries: 1}} // found dead after 0.3 s
+	conns := make([]*messenger.Conn, 100)
+	for i := range conns {
+		var peer *messenger.Conn
+		conns[i], peer = connectIn(background(t), t, b, c, c)
+		defer peer.Close()
+	}
+	if err := b.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i, x := range conns {
+		if err := x.Send(background(t), nil); err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			defer x.Close()
+			end := x.Close
+			if i%2 == 0 {
+				end = func() error { return x.Flush(background(t)) }
+			}
+			if err := end(); !errors.Is(err, roce.RetryExcErr) {
+				t.Errorf("connection %d: %v, want %v", i, err, roce.RetryExcErr)
+			}
+		})
+	}
+	wg.Wait()
+}
+
 // After Close nothing is left: no goroutine, no QP, MR, CQ or PD, and waiting calls have returned.
 func TestClose(t *testing.T) {
 	limits := roce.WithExpert(roce.Expert{MaxQP: 1, MaxPD: 1, MaxMR: 1})
