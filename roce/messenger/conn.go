@@ -229,10 +229,15 @@ func (c *Conn) drain(ctx context.Context) error {
 // roce.ErrClosed. Closing twice is harmless. Messages that were not released can still be read.
 //
 // Errors: one that wraps roce.ErrInUse if memory is registered in a PD that the connection owns;
-// close the memory and then the PD. An error if the peer has not acknowledged everything, unless it
-// has closed the connection, or another call has returned the reason.
+// close the memory and call Close again, which closes the PD. An error if the peer has not
+// acknowledged everything, unless it has closed the connection, or another call has returned the
+// reason.
 func (c *Conn) Close() (err error) {
-	c.closing.Do(func() { err = c.close() })
+	again := true
+	c.closing.Do(func() { again, err = false, c.close() })
+	if again && c.ownPD {
+		err = c.pd.Close()
+	}
 	return c.failed("close", err)
 }
 

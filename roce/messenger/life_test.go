@@ -427,6 +427,24 @@ func TestClose(t *testing.T) {
 	awaitGoroutines(t, before)
 }
 
+// If a program has closed a connection before its memory, a further Close releases the rest.
+func TestCloseBeforeMemory(t *testing.T) {
+	b := newBed(t, testbed.Config{Options: []roce.Option{roce.WithExpert(roce.Expert{MaxPD: 1})}})
+	for range 2 {
+		x, y := connectIn(background(t), t, b, messenger.Config{}, messenger.Config{})
+		mr, err := x.PD().AllocMR(8, roce.LocalWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := x.Close(); !errors.Is(err, roce.ErrInUse) {
+			t.Errorf("Close() = %v, want %v", err, roce.ErrInUse)
+		}
+		if err := errors.Join(mr.Close(), x.Close(), y.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The end of the device ends its connections. They can still be closed.
 func TestDeviceClosed(t *testing.T) {
 	b := newBed(t, testbed.Config{})

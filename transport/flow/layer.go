@@ -30,11 +30,13 @@ type Layer struct {
 	poller sync.WaitGroup
 	sched  atomic.Pointer[Scheduler]
 
+	closeMu sync.Mutex // held by Close
+
 	pollMu sync.Mutex // held while completions are handled
 	wcs    [pollBatch]roce.WC
 
 	// mu guards the fields below, and what Channel, Sender and Receiver say. Locks are taken in the
-	// order pollMu, Scheduler.mu, mu.
+	// order closeMu, pollMu, Scheduler.mu, mu.
 	mu       sync.Mutex
 	conns    map[uint32]conn
 	next     uint32 // ID of the next connection
@@ -267,12 +269,14 @@ func (l *Layer) beginClose(id uint32, scheduled func() bool, mark func()) (open,
 // Close frees the channels and the objects of the layer. Close its senders and receivers, the
 // scheduler, and the memory of Alloc before.
 //
-// Errors: ErrBusy; roce.ErrInUse if memory of Alloc is left.
+// Errors: ErrBusy; roce.ErrInUse if memory of Alloc is left: close it, and call Close again.
 func (l *Layer) Close() error {
+	l.closeMu.Lock()
+	defer l.closeMu.Unlock()
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
-		return nil
+		return l.pd.Close()
 	}
 	if len(l.conns) > 0 || l.sched.Load() != nil {
 		l.mu.Unlock()

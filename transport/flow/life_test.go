@@ -174,3 +174,23 @@ func TestPushTwice(t *testing.T) {
 		}
 	}
 }
+
+// If a program has closed a layer before its memory, a further Close releases the rest.
+func TestCloseBeforeMemory(t *testing.T) {
+	bed, err := testbed.New(testbed.Config{
+		Options: []roce.Option{roce.WithExpert(roce.Expert{MaxPD: 1})}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer bed.Close()
+	for range 2 {
+		l := must(NewLayer(bed.Dev[0], LayerConfig{}))(t)
+		mr := must(l.Alloc(8))(t)
+		if err := l.Close(); !errors.Is(err, roce.ErrInUse) {
+			t.Errorf("Close() = %v, want %v", err, roce.ErrInUse)
+		}
+		if err := errors.Join(mr.Close(), l.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
