@@ -28,7 +28,8 @@ const (
 	allRemote = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | FlushPersistent
 )
 
-// Local returns what the peer must know about the QP before it calls Connect.
+// Local returns what the peer must know about the QP before it calls Connect. Its MTU is that of
+// the interface; Query returns the path MTU that a connected QP uses.
 func (q *QP) Local() Endpoint {
 	// Without an address the GID is zero, which Connect refuses.
 	g, _ := q.device().localGID(q.gidIndex(), GID{})

@@ -363,16 +363,17 @@ type ConnectOptions struct {
 	MaxRdAtomic     int // outstanding READs and atomics of this side; 0: 16; negative: none
 	MaxDestRdAtomic int // outstanding READs and atomics of the peer; 0: 16; negative: none
 
-	// KeepAlive is how long the peer of an RC QP may be silent before this side checks that it is
-	// alive, like net.Dialer.KeepAlive. 0: DefaultKeepAlive (15 s) for Dial and Accept, none for
-	// QP.Connect; negative: none. The check is a packet that every RDMA NIC answers without the
-	// help of the application. If several in a row are not answered, one per Timeout, Retries + 1
-	// but at least 3, the QP goes to StateErr with the event EventQPFatal, and Conn.Err returns
-	// ErrConnLost. With the defaults a dead peer is detected at most 20 s after its last packet,
-	// or 4.3 s after work that waits for its answer was posted. Without Timeout there is no check.
-	// These timeouts together must be longer than the longest round trip and the longest pause of
-	// the peer's host. Otherwise the check, like the retries of a work request, ends a healthy
-	// connection. 1 s is safe in a data center, for example Timeout 15 (134 ms) with 7 retries.
+	// KeepAlive is how long the peer of an RC QP may be silent at most before this side checks that
+	// it is alive; the check may come when it was silent for half of that time. 0: DefaultKeepAlive
+	// (15 s) for Dial and Accept, none for QP.Connect; negative: none; less than 10 ms: 10 ms. The
+	// check is a packet that every RDMA NIC answers without the help of the application. If several
+	// in a row are not answered, one per Timeout, Retries + 1 but at least 3, the QP goes to
+	// StateErr with the event EventQPFatal, and Conn.Err returns ErrConnLost. With the defaults a
+	// dead peer is detected at most 20 s after its last packet, or 4.3 s after work that waits for
+	// its answer was posted. Without Timeout there is no check. These timeouts together must be
+	// longer than the longest round trip and the longest pause of the peer's host. Otherwise the
+	// check, like the retries of a work request, ends a healthy connection. 1 s is safe in a data
+	// center, for example Timeout 15 (134 ms) with 7 retries.
 	KeepAlive time.Duration
 
 	PathOptions
