@@ -18,6 +18,7 @@ type Saver struct {
 	closer io.Closer
 	flush  bool           // after each frame
 	ifaces map[string]int // pcapng interface numbers
+	failed bool           // Write has returned an error
 }
 
 // NewSaver creates a file, or writes to stdout if name is Stdio. input is the name of the source;
@@ -43,24 +44,30 @@ func NewSaver(name, input string, stdout io.Writer, flush bool) (*Saver, error) 
 }
 
 // Write appends a frame, and a description of its interface if that is new.
-func (s *Saver) Write(c *Capture) error {
+func (s *Saver) Write(c *Capture) (err error) {
+	defer func() { s.failed = s.failed || err != nil }()
 	id, ok := s.ifaces[c.Iface]
 	if !ok {
-		var err error
 		if id, err = s.w.AddInterface(c.Iface); err != nil {
 			return s.wrap(err)
 		}
 		s.ifaces[c.Iface] = id
 	}
-	err := s.w.Write(id, c.Frame, c.Info)
+	err = s.w.Write(id, c.Frame, c.Info)
 	if err == nil && s.flush {
 		err = s.w.Flush()
 	}
 	return s.wrap(err)
 }
 
-// Close finishes the file. A file without frames is valid too.
-func (s *Saver) Close() error { return s.wrap(errors.Join(s.w.Flush(), s.closer.Close())) }
+// Close finishes the file. A file without frames is valid too. The error of a Write is not repeated.
+func (s *Saver) Close() error {
+	var err error
+	if !s.failed {
+		err = s.w.Flush()
+	}
+	return s.wrap(errors.Join(err, s.closer.Close()))
+}
 
 func (s *Saver) wrap(err error) error {
 	if path := new(fs.PathError); err == nil || errors.As(err, &path) {

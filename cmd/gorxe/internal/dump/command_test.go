@@ -382,6 +382,16 @@ func TestCountAndQuiet(t *testing.T) {
 	}
 }
 
+// A full disk is one error, also if many frames are left to be written.
+func TestFullDisk(t *testing.T) {
+	for _, name := range []string{"rc_read.pcap", "rc_read_multi.pcap"} {
+		r := run(t, nil, "-q", "-w", "/dev/full", captureFile(t, name))
+		if r.err == nil || strings.Count(r.err.Error(), "/dev/full") != 1 {
+			t.Errorf("%s: error %q, want one about /dev/full", name, r.err)
+		}
+	}
+}
+
 // Truncated frames have no ICRC. They are counted, not printed.
 func TestTruncatedFrames(t *testing.T) {
 	var b bytes.Buffer
