@@ -44,7 +44,14 @@ func TestSizeRange(t *testing.T) {
 	if s.Int() != 1<<20 {
 		t.Error("a rejected value changed the flag")
 	}
+	err = s.Set("99999999999999999999k")
+	if err == nil || !strings.Contains(err.Error(), "1 B to 1 MiB") {
+		t.Errorf("Set(99999999999999999999k) = %v, want an error that names the range", err)
+	}
 	s.Max = math.MaxInt64
+	if err := s.Set("8589934592g"); err == nil || !strings.Contains(err.Error(), "too large") {
+		t.Errorf("Set(8589934592g) = %v without an upper limit, want that it is too large", err)
+	}
 	if err := s.Set("0"); err == nil || !strings.HasSuffix(err.Error(), "choose 1 B or more") {
 		t.Errorf("Set(0) = %v without an upper limit, want the lower one", err)
 	}
@@ -106,6 +113,11 @@ func TestIntAndChoice(t *testing.T) {
 	for _, text := range []string{"0", "9", "x", "1.5", ""} {
 		if err := i.Set(text); err == nil {
 			t.Errorf("Int.Set(%q) = nil, want an error", text)
+		}
+	}
+	for _, text := range []string{"99999999999999999999", "-99999999999999999999"} {
+		if err := i.Set(text); err == nil || !strings.Contains(err.Error(), "choose 1 to 8") {
+			t.Errorf("Int.Set(%s) = %v, want an error that names the range", text, err)
 		}
 	}
 	if err := i.Set("8"); err != nil || i.N != 8 {

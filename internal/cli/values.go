@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -19,10 +20,12 @@ type Size struct {
 // Set implements pflag.Value.
 func (s *Size) Set(text string) error {
 	n, err := ParseSize(text)
-	if err != nil {
-		return err
+	if errors.Is(err, errTooLarge) && s.Max < math.MaxInt64 {
+		n, err = math.MaxInt64, nil // out of range as other sizes are
 	}
 	switch {
+	case err != nil:
+		return err
 	case n >= s.Min && n <= s.Max:
 	case s.Max == math.MaxInt64:
 		return fmt.Errorf("%s is out of range: choose %s or more", text, FormatSize(s.Min))
@@ -53,6 +56,9 @@ var sizeUnits = []struct {
 	{"b", 0},
 }
 
+// errTooLarge means that a text is a number that does not fit 64 bits.
+var errTooLarge = errors.New("too large")
+
 // ParseSize parses a number of bytes with an optional binary suffix.
 func ParseSize(text string) (int64, error) {
 	num, shift := strings.ToLower(strings.TrimSpace(text)), uint(0)
@@ -63,7 +69,11 @@ func ParseSize(text string) (int64, error) {
 		}
 	}
 	n, err := strconv.ParseUint(num, 10, 63)
-	if err != nil || n > math.MaxInt64>>shift {
+	switch {
+	case errors.Is(err, strconv.ErrRange), n > math.MaxInt64>>shift:
+		return 0, fmt.Errorf("%s is %w: the largest size is %d bytes", text, errTooLarge,
+			int64(math.MaxInt64))
+	case err != nil:
 		return 0, fmt.Errorf("%q is not a size: write bytes, or a multiple such as 64k or 1MiB",
 			text)
 	}
@@ -197,11 +207,11 @@ type Int struct {
 // Set implements pflag.Value.
 func (i *Int) Set(text string) error {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
-	if err != nil {
+	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && (n < i.Min || n > i.Max):
+		return fmt.Errorf("%s is out of range: choose %d to %d", text, i.Min, i.Max)
+	case err != nil:
 		return fmt.Errorf("%q is not a whole number", text)
-	}
-	if n < i.Min || n > i.Max {
-		return fmt.Errorf("%d is out of range: choose %d to %d", n, i.Min, i.Max)
 	}
 	i.N = n
 	return nil

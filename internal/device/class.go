@@ -1,6 +1,7 @@
 package device
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -254,10 +255,10 @@ func parseClass(text string) (int, error) {
 func parseField(name, text string, largest int) (int, error) {
 	n, err := strconv.Atoi(strings.TrimSpace(text))
 	switch {
+	case errors.Is(err, strconv.ErrRange), err == nil && (n < 0 || n > largest):
+		return 0, fmt.Errorf("%s %s is out of range: choose 0 to %d", name, text, largest)
 	case err != nil:
 		return 0, fmt.Errorf("%s %q is not a whole number: choose 0 to %d", name, text, largest)
-	case n < 0 || n > largest:
-		return 0, fmt.Errorf("%s %d is out of range: choose 0 to %d", name, n, largest)
 	}
 	return n, nil
 }

@@ -102,6 +102,11 @@ func TestClassFlagsRefuse(t *testing.T) {
 			t.Errorf("%s is accepted: %+v", args, f)
 		}
 	}
+	// A number that is too large is out of range, as smaller ones are.
+	_, err := classFlags("--class-map", "7:99999999999999999999")
+	if err == nil || !strings.Contains(err.Error(), "out of range: choose 0 to 63") {
+		t.Errorf("--class-map 7:99999999999999999999: error %v, want the range", err)
+	}
 	// A value that is refused changes nothing.
 	var m ClassMap
 	if err := m.Set("7:46,8:1"); err == nil || m.Value() != roce.DefaultClassMap() ||
