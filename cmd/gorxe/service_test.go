@@ -232,3 +232,18 @@ func TestRelativeSocket(t *testing.T) {
 	startWith(t, nil, in, "ps", "--socket", "s").wait().ok()
 	startWith(t, nil, in, "run", "--socket", "s", "--", "true").wait().ok()
 }
+
+// A client of a host without its server says how to start that.
+func TestServerMissing(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	addr := pair.A.IPv4.Addr().String()
+	server(t, &pair.A, port, "up", addr, "--socket", "none", "--no-confine")
+	file := filepath.Join(t.TempDir(), "flows.yaml")
+	text := "{link: {rate: 1Gb/s}, flows: [{name: a, size: 100, period: 2ms}]}"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	run(t, &pair.B, "flow", "run", file, addr).fails(1, "start 'gorxe flow serve' there")
+	run(t, &pair.B, "send", file, addr+":").fails(1, "start 'gorxe recv' there")
+	run(t, &pair.B, "statusbyte", "send", addr, file).fails(1, "start it there")
+}

@@ -70,8 +70,15 @@ func Send(ctx context.Context, p *Plan, dev *roce.Device, peer netip.Addr, port 
 	length time.Duration) ([]Observed, error) {
 	r := &runner{plan: p}
 	return r.do(ctx, length, []*roce.Device{dev}, func(i int, n uint16) (*flow.Sender, error) {
-		return r.layer(i).Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort),
+		s, err := r.layer(i).Dial(ctx, netip.AddrPortFrom(peer, port+n-DefaultPort),
 			p.sender(&p.Flows[i]))
+		var rejected *roce.RejectError
+		if errors.Is(err, roce.ErrNoAnswer) ||
+			errors.As(err, &rejected) && rejected.Reason == roce.RejectNoListener {
+			err = fmt.Errorf("%w: start 'gorxe flow serve' there first, with the same flows and port",
+				err)
+		}
+		return s, err
 	})
 }
 

@@ -43,9 +43,14 @@ func Dial(
 			"that address", connectTime)
 	}
 	var rejected *roce.RejectError
-	if errors.As(err, &rejected) && rejected.Reason == roce.RejectNoResources {
-		err = fmt.Errorf("%w: it may have as many senders as it serves at a time: try again later, or "+
-			"start it with a larger --max-sessions", roce.ErrRefused)
+	if errors.As(err, &rejected) {
+		switch rejected.Reason {
+		case roce.RejectNoListener:
+			err = fmt.Errorf("%w: start 'gorxe recv' there first, with the same --port", err)
+		case roce.RejectNoResources:
+			err = fmt.Errorf("%w: it may have as many senders as it serves at a time: try again later, "+
+				"or start it with a larger --max-sessions", roce.ErrRefused)
+		}
 	}
 	if err != nil {
 		return nil, err

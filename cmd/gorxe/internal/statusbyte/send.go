@@ -190,5 +190,9 @@ func (f *sendFlags) connect(ctx context.Context, dev *roce.Device,
 		err = fmt.Errorf("no answer within %v: start it there first, on the interface with that address; "+
 			"it serves one sender at a time", connectTime)
 	}
+	var rejected *roce.RejectError
+	if errors.As(err, &rejected) && rejected.Reason == roce.RejectNoListener {
+		err = fmt.Errorf("%w: start it there first, with the same --port", err)
+	}
 	return s, err
 }
