@@ -233,6 +233,18 @@ func TestRelativeSocket(t *testing.T) {
 	startWith(t, nil, in, "run", "--socket", "s", "--", "true").wait().ok()
 }
 
+// A program that needs all addresses of an interface learns which service has one of them.
+func TestRunBesideServiceOfAddress(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	addr := pair.A.IPv4.Addr().String()
+	server(t, &pair.A, port, "up", addr, "--no-confine")
+	r := run(t, &pair.A, "run", "--dev", pair.A.Iface, "--datapath", "udp", "--", "true")
+	if r.status != 1 || !strings.Contains(r.err, "join it with --dev "+addr) {
+		t.Errorf("status %d, want 1 and a hint: %s", r.status, r.err)
+	}
+	run(t, &pair.A, "run", "--dev", addr, "--", "true").ok()
+}
+
 // A client of a host without its server says how to start that.
 func TestServerMissing(t *testing.T) {
 	pair := needRoot(t, veth.Options{})

@@ -55,9 +55,34 @@ func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*
 	dev, err := openDevice(ctx, diag, &d, opts)
 	if err == nil && failed != nil && dev.Info().Service == "" {
 		fmt.Fprintf(diag, "gorxe run: other programs cannot use %s at the same time: %v\n", d.Iface,
-			failed)
+			partServed(d.Iface, failed))
+	}
+	if errors.Is(err, roce.ErrBusy) {
+		err = partServed(d.Iface, err)
 	}
 	return dev, err
+}
+
+// partServed adds to the error of opening an interface that a service has one of its addresses, if
+// there is one, and how to use this service.
+func partServed(iface string, err error) error {
+	i, no := net.InterfaceByName(iface)
+	if no != nil {
+		return err // an address
+	}
+	addrs, _ := i.Addrs()
+	for _, p := range addrs {
+		n, ok := p.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		a, _ := netip.AddrFromSlice(n.IP)
+		if a = a.Unmap(); service.Serves(a) {
+			return fmt.Errorf("a node service has the address %v of %s: join it with --dev %v, or "+
+				"end it: %w", a, iface, a, err)
+		}
+	}
+	return err
 }
 
 const (
