@@ -129,6 +129,13 @@ func TestUsageErrors(t *testing.T) {
 		"send x host: --overwrite maybe":                "never, older, always",
 		"send x host: --class 7":                        "0 to 6",
 		"recv":                                          "--dir is missing",
+		"perf write-bw h --allow all":                   "--allow is for servers",
+		"perf write-bw h --user 0":                      "--user is for servers",
+		"pingpong rc h --deny 1.2.3.4":                  "--deny is for servers",
+		"run --socket s --dev lo -- true":               "exclude each other",
+		"run --socket none --dev /s -- true":            "exclude each other",
+		"run --socket s --datapath xdp -- true":         "leave out --datapath xdp",
+		"perf write-bw -d /s --mode generic":            "leave out --datapath xdp and --mode",
 		"recv --dir - --allow-pull":                     "one file",
 	} {
 		t.Run(args, func(t *testing.T) {

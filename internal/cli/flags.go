@@ -35,6 +35,25 @@ func (p portValue) Set(text string) error {
 // JSONVar adds the flag --json.
 func JSONVar(fs *pflag.FlagSet, p *bool, usage string) { fs.BoolVar(p, "json", false, usage) }
 
+// Given returns the name of a flag that the user has given, the first of names, or "". Commands refuse
+// flags that have no effect.
+func Given(fs *pflag.FlagSet, names ...string) string {
+	for _, name := range names {
+		if fs.Changed(name) {
+			return name
+		}
+	}
+	return ""
+}
+
+// CheckClient refuses flags of servers in a command that is a client if it has a HOST.
+func CheckClient(fs *pflag.FlagSet) error {
+	if name := Given(fs, "allow", "deny", "user", "no-confine"); name != "" {
+		return Usagef("--%s is for servers, which have no HOST: leave out one of them", name)
+	}
+	return nil
+}
+
 // HideDefaults removes the default values of flags from the help text. It is for flags whose usage
 // text describes the default.
 func HideDefaults(fs *pflag.FlagSet, names ...string) {

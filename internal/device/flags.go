@@ -142,6 +142,10 @@ func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device,
 	}
 	open := roce.Open
 	if filepath.IsAbs(f.Iface) {
+		if f.WantsXDP() {
+			return nil, cli.Usagef("programs of the node service at %s do not choose the data path: "+
+				"leave out --datapath xdp and --mode", f.Iface)
+		}
 		open = roce.OpenService
 	}
 	opts := append(slices.Clone(more), f.Options()...)

@@ -90,6 +90,8 @@ func TestCheckErrors(t *testing.T) {
 		{plan, []string{"check", "-", "--svg", "x.svg", "--length", "1h"}, "choose a shorter time"},
 		{plan, []string{"run", "-", "--link", "carrier"}, "virtual, memory, veth"},
 		{plan, []string{"run", "-", "host", "--link", "memory"}, "without HOST"},
+		{plan, []string{"run", "-", "-d", "eth0"}, "--dev is for runs with HOST"},
+		{plan, []string{"run", "-", "--mode", "native"}, "--mode is for runs with HOST"},
 		{plan, []string{"run", "-", "host", "-p", "65535"}, "need more ports"},
 		{plan, []string{"serve", "-", "-p", "65535"}, "need more ports"},
 		{plan, []string{"draw"}, "choose check, run or serve"},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
@@ -74,6 +75,9 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		kind = ""
 		list, err = f.send(cmd.Context(), p, args[1])
 	} else {
+		if err := f.checkLocal(cmd.Flags()); err != nil {
+			return err
+		}
 		list, err = flowplan.Run(cmd.Context(), p, kind, f.duration.D)
 	}
 	if err != nil && !(cli.Interrupted(cmd.Context()) && errors.Is(err, cli.ErrInterrupted)) {
@@ -94,6 +98,18 @@ func (f *runFlags) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return nil
+}
+
+// checkLocal refuses the flags that have no effect without HOST: all about a device.
+func (f *runFlags) checkLocal(fs *pflag.FlagSet) (err error) {
+	fs.Visit(func(given *pflag.Flag) {
+		switch given.Name {
+		case "link", "duration", "json":
+		default:
+			err = cli.Usagef("--%s is for runs with HOST: add HOST, or leave it out", given.Name)
+		}
+	})
+	return err
 }
 
 // send sends to another host.

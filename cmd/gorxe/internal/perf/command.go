@@ -122,6 +122,9 @@ func (f *flags) run(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return w.Result(f.serve(cmd.Context(), p, out))
 	}
+	if err := cli.CheckClient(cmd.Flags()); err != nil {
+		return err
+	}
 	return w.Result(f.client(cmd.Context(), args[1], p, runs, out))
 }
 

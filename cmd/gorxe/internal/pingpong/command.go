@@ -82,6 +82,9 @@ sides do not tell each other the traffic class (--class).`,
 			host := ""
 			if len(args) == 2 {
 				host = args[1]
+				if err := cli.CheckClient(cmd.Flags()); err != nil {
+					return err
+				}
 			}
 			out := cli.NewOutput(cmd.OutOrStdout())
 			return out.Result(f.run(cmd.Context(), c, host, out, cmd.ErrOrStderr()))

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
+	"github.com/gorxe/gorxe/internal/service"
 )
 
 type flags struct {
@@ -67,6 +69,9 @@ device sends.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
 			path, err := exec.LookPath(args[0])
 			var e *exec.Error
 			switch {
@@ -97,4 +102,18 @@ device sends.`,
 	fs.BoolVar(&f.trace, "trace", false, "print a line for each verbs call on stderr")
 	fs.BoolVar(&f.stats, "stats", false, "print counters on stderr at the end")
 	return cmd
+}
+
+// check refuses a device that --socket contradicts.
+func (f *flags) check() error {
+	joins := f.socket != "" && f.socket != service.NoSocket
+	switch {
+	case joins && f.device.Iface != "":
+		return cli.Usagef("--socket %s and --dev exclude each other, because the service has an "+
+			"interface: leave out one of them", f.socket)
+	case f.socket == service.NoSocket && filepath.IsAbs(f.device.Iface):
+		return cli.Usagef("--socket %s and --dev %s exclude each other: leave out one of them",
+			service.NoSocket, f.device.Iface)
+	}
+	return nil
 }

@@ -59,7 +59,8 @@ func (n *node) open(f *device.Flags, opts []roce.Option) (*roce.Device, error) {
 		return nil, err
 	}
 	if n.path == service.NoSocket {
-		if name := n.unused(); name != "" {
+		if name := cli.Given(n.flags, "socket-mode", "socket-group", "user-programs", "program-qps",
+			"program-mrs", "program-memory", "program-rate"); name != "" {
 			return nil, cli.Usagef("--%s is about programs that join, and with --socket %s none can: "+
 				"leave one of them out", name, service.NoSocket)
 		}
@@ -75,18 +76,6 @@ func (n *node) open(f *device.Flags, opts []roce.Option) (*roce.Device, error) {
 	}
 	n.why = err.Error()
 	return alone, nil
-}
-
-// unused returns the name of a flag that was given and has no effect without a service, or "".
-func (n *node) unused() (name string) {
-	n.flags.Visit(func(f *pflag.Flag) {
-		switch f.Name {
-		case "socket-mode", "socket-group", "user-programs", "program-qps", "program-mrs",
-			"program-memory", "program-rate":
-			name = f.Name
-		}
-	})
-	return name
 }
 
 // servedAlready adds to the error of opening an interface that a service has it, if there is one,
