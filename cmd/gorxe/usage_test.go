@@ -154,6 +154,18 @@ func TestEmptyArguments(t *testing.T) {
 	}
 }
 
+// Nor is an empty flag taken for a missing one.
+func TestEmptyFlags(t *testing.T) {
+	for _, args := range [][]string{
+		{"perf", "write-bw", "-d", ""}, {"ping", "192.0.2.1", "-I", ""},
+		{"recv", "--dir", t.TempDir(), "--token-file="}, {"run", "--dev", "", "--", "true"},
+		{"up", "lo", "--socket-group="}, {"statusbyte", "recv", "--dir", ""},
+		{"dump", "-w", "", "lo"}, {"bench", "--memory", "--only="}, {"ps", "--socket", ""},
+	} {
+		run(t, nil, args...).fails(2, "is empty")
+	}
+}
+
 // A full disk behind stdout is an error.
 func TestFullStdout(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)

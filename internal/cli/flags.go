@@ -54,6 +54,19 @@ func CheckClient(fs *pflag.FlagSet) error {
 	return nil
 }
 
+// checkEmpty refuses flags with an empty text, probably an unset variable of a script. Most commands
+// would take it for a missing flag, and use another device or no token, for example.
+func checkEmpty(fs *pflag.FlagSet) (err error) {
+	fs.Visit(func(f *pflag.Flag) {
+		list, isList := f.Value.(pflag.SliceValue)
+		if f.Value.Type() == "string" && f.Value.String() == "" ||
+			isList && len(list.GetSlice()) == 0 {
+			err = Usagef("--%s is empty: name something, or leave it out", f.Name)
+		}
+	})
+	return err
+}
+
 // HideDefaults removes the default values of flags from the help text. It is for flags whose usage
 // text describes the default.
 func HideDefaults(fs *pflag.FlagSet, names ...string) {

@@ -109,6 +109,9 @@ func Run(root *cobra.Command, args []string) int {
 	complete(root, args)
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		return checkEmpty(cmd.Flags())
+	}
 	helped := checkHelp(root)
 	cmd, err := root.ExecuteContextC(ctx)
 	err = cmp.Or(interrupted(ctx, err), *helped)
