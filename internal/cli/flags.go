@@ -35,8 +35,8 @@ func (p portValue) Set(text string) error {
 // JSONVar adds the flag --json.
 func JSONVar(fs *pflag.FlagSet, p *bool, usage string) { fs.BoolVar(p, "json", false, usage) }
 
-// Given returns the name of a flag that the user has given, the first of names, or "". Commands refuse
-// flags that have no effect.
+// Given returns the name of a flag that the user has given, the first of names, or "". Commands
+// refuse flags that have no effect.
 func Given(fs *pflag.FlagSet, names ...string) string {
 	for _, name := range names {
 		if fs.Changed(name) {
@@ -54,8 +54,8 @@ func CheckClient(fs *pflag.FlagSet) error {
 	return nil
 }
 
-// checkEmpty refuses flags with an empty text, probably an unset variable of a script. Most commands
-// would take it for a missing flag, and use another device or no token, for example.
+// checkEmpty refuses flags with an empty text, probably an unset variable of a script. Most
+// commands would take it for a missing flag, and use another device or no token, for example.
 func checkEmpty(fs *pflag.FlagSet) (err error) {
 	fs.Visit(func(f *pflag.Flag) {
 		list, isList := f.Value.(pflag.SliceValue)

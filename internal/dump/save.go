@@ -60,7 +60,8 @@ func (s *Saver) Write(c *Capture) (err error) {
 	return s.wrap(err)
 }
 
-// Close finishes the file. A file without frames is valid too. The error of a Write is not repeated.
+// Close finishes the file. A file without frames is valid too. The error of a Write is not
+// repeated.
 func (s *Saver) Close() error {
 	var err error
 	if !s.failed {
