@@ -128,7 +128,7 @@ func (f *flags) run(ctx context.Context, out, diag io.Writer) (err error) {
 	}
 	o := newOutput()
 	defer o.close()
-	out, diag = o.to(out), o.to(diag)
+	out, diag = o.to(out, f.json), o.to(diag, false)
 	f.device.OwnEvents = true
 	dev, err := f.node.open(&f.device, f.log.options(diag))
 	if err != nil {

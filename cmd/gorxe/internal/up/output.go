@@ -2,12 +2,17 @@ package up
 
 import (
 	"bytes"
+	"fmt"
 	"io"
+	"sync/atomic"
 	"time"
+
+	"github.com/gorxe/gorxe/internal/cli"
 )
 
 const (
-	// maxWrites is the number of writes that wait for a reader. Further ones are left out.
+	// maxWrites is the number of writes that wait for a reader. Further ones are left out, and
+	// counted.
 	maxWrites = 1024
 	// flushTime is how long output.close waits for a reader.
 	flushTime = 2 * time.Second
@@ -22,8 +27,22 @@ type output struct {
 }
 
 type write struct {
-	to io.Writer
-	b  []byte
+	to   *outputWriter
+	b    []byte
+	lost uint64 // number of writes before this one that were left out
+}
+
+// pass passes w on, after a line about the writes that were left out.
+func (w write) pass() {
+	if w.lost > 0 {
+		text := fmt.Sprintf("%d lines were left out here, because their reader was too slow", w.lost)
+		if w.to.json {
+			_ = cli.JSON(w.to.w, line{Event: "lost", Message: text, Count: w.lost})
+		} else {
+			fmt.Fprintln(w.to.w, text)
+		}
+	}
+	_, _ = w.to.w.Write(w.b)
 }
 
 func newOutput() *output {
@@ -39,11 +58,11 @@ func (o *output) run() {
 	for {
 		select {
 		case w := <-o.writes:
-			_, _ = w.to.Write(w.b)
+			w.pass()
 		case <-o.stop:
 			for len(o.writes) > 0 {
 				w := <-o.writes
-				_, _ = w.to.Write(w.b)
+				w.pass()
 			}
 			return
 		}
@@ -59,19 +78,25 @@ func (o *output) close() {
 	}
 }
 
-// to returns a writer that passes on to w.
-func (o *output) to(w io.Writer) io.Writer { return outputWriter{o, w} }
+// to returns a writer that passes on to w, which takes lines of JSON or of text.
+func (o *output) to(w io.Writer, json bool) io.Writer {
+	return &outputWriter{o: o, w: w, json: json}
+}
 
 type outputWriter struct {
-	o *output
-	w io.Writer
+	o    *output
+	w    io.Writer
+	json bool
+	lost atomic.Uint64 // number of writes that were left out since the last one that was not
 }
 
 // Write implements io.Writer. It never blocks.
-func (w outputWriter) Write(b []byte) (int, error) {
+func (w *outputWriter) Write(b []byte) (int, error) {
+	lost := w.lost.Swap(0)
 	select {
-	case w.o.writes <- write{w.w, bytes.Clone(b)}:
+	case w.o.writes <- write{w, bytes.Clone(b), lost}:
 	default:
+		w.lost.Add(lost + 1)
 	}
 	return len(b), nil
 }

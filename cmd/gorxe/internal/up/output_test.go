@@ -3,6 +3,7 @@ package up
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,7 +16,7 @@ import (
 func TestOutput(t *testing.T) {
 	o := newOutput()
 	var text bytes.Buffer
-	a, b := o.to(&text), o.to(&text)
+	a, b := o.to(&text, false), o.to(&text, false)
 	want := ""
 	for i := range 100 {
 		fmt.Fprintf(a, "a%d\n", i)
@@ -46,13 +47,13 @@ func TestHungReader(t *testing.T) {
 		}
 		reader := make(hung)
 		o := newOutput()
-		diag := o.to(reader)
+		diag := o.to(reader, false)
 		log := logging{level: logLevels["debug"]}
 		dev, err := roce.New(link.Port(0), log.options(diag)...)
 		if err != nil {
 			t.Fatal(err)
 		}
-		show := &printer{out: o.to(reader), diag: diag}
+		show := &printer{out: o.to(reader, false), diag: diag}
 		for range 2 * maxWrites {
 			show.event("session", "x")
 		}
@@ -66,6 +67,46 @@ func TestHungReader(t *testing.T) {
 		}
 		close(reader)
 	})
+}
+
+// slow is a writer whose reader sleeps until it is closed, and then reads.
+type slow struct {
+	hung
+	bytes.Buffer
+}
+
+func (s *slow) Write(b []byte) (int, error) {
+	<-s.hung
+	return s.Buffer.Write(b)
+}
+
+// A reader that was too slow learns how many lines are missing, and where.
+func TestSlowReader(t *testing.T) {
+	const lost = 5
+	for json, want := range map[bool]string{
+		true: `{"event":"lost","message":"5 lines were left out here, because their reader was too slow"` +
+			`,"count":5}`,
+		false: "5 lines were left out here, because their reader was too slow",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			reader := &slow{hung: make(hung)}
+			o := newOutput()
+			w := o.to(reader, json)
+			fmt.Fprintln(w, "first")
+			synctest.Wait() // it is being written
+			for range maxWrites + lost {
+				fmt.Fprintln(w, "next")
+			}
+			close(reader.hung)
+			synctest.Wait()
+			fmt.Fprintln(w, "last")
+			o.close()
+			lines := strings.Split(strings.TrimSpace(reader.String()), "\n")
+			if n := len(lines); n != maxWrites+3 || lines[n-2] != want || lines[n-1] != "last" {
+				t.Errorf("%d lines, and the last ones are %q, want %q and last", n, lines[n-2:], want)
+			}
+		})
+	}
 }
 
 // An interface that has lost its last address has an empty list of GIDs, not none: a program that

@@ -18,7 +18,7 @@ import (
 // line is a line of --json. Fields that an event does not use are left out.
 type line struct {
 	// up, service, confined, metrics, gids, link-up, link-down, mtu, note, session, network,
-	// warning, error, down
+	// warning, error, lost (the reader was too slow for Count lines), down
 	Event    string           `json:"event"`
 	Device   *roce.DeviceInfo `json:"device,omitempty"`
 	MAC      string           `json:"mac,omitempty"`
