@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+
+	"github.com/gorxe/gorxe/roce"
 )
 
 // calling is the part of a Conn for calls, in both roles.
@@ -178,8 +180,11 @@ type Handler func(ctx context.Context, req []byte) (answer []byte, err error)
 // Config.Workers Handlers at the same time, and returns when all have returned. It returns nil if
 // the peer has closed the connection.
 //
-// Errors: ctx's error, that of the connection.
+// Errors: roce.ErrInvalid for a nil h, ctx's error, that of the connection.
 func (c *Conn) Handle(ctx context.Context, h Handler) error {
+	if h == nil {
+		return c.failed("handle calls", fmt.Errorf("%w: Handle needs a Handler", roce.ErrInvalid))
+	}
 	errs := make([]error, c.cfg.Workers)
 	var wg sync.WaitGroup
 	var running atomic.Int64 // what wg counts, to wait for it in virtual time

@@ -3,6 +3,7 @@ package messenger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -14,7 +15,7 @@ import (
 // that is of use. The context of serve ends with ctx. Then Serve returns nil after all calls of
 // serve have returned. For a server that only answers calls, serve is Calls(handler).
 //
-// Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range.
+// Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range or a nil serve.
 func Serve(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config,
 	serve func(ctx context.Context, c *Conn) error) error {
 	c, h, err := ServeConfig(dev, cfg, serve)
@@ -33,10 +34,14 @@ func Calls(h Handler) func(ctx context.Context, c *Conn) error {
 // Serve does, for servers that set limits in the roce.ServeConfig or have a listener of their own.
 // Do not change its fields PD, QP, Accept.ConnectOptions, Prepare and Done; Go is that of cfg.
 //
-// Errors: roce.ErrInvalid for a Config out of range.
+// Errors: roce.ErrInvalid for a Config out of range or a nil serve.
 func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c *Conn) error) (
 	roce.ServeConfig, roce.Handler, error) {
 	cfg, err := cfg.withDefaults()
+	if err == nil && serve == nil {
+		err = fmt.Errorf("%w: Serve needs a function for each connection, such as Calls",
+			roce.ErrInvalid)
+	}
 	if err != nil {
 		return roce.ServeConfig{}, nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"net/netip"
 	"runtime"
 	"sync"
 	"testing"
@@ -184,5 +185,20 @@ func awaitGoroutines(t *testing.T, n int) {
 			t.Fatalf("%d goroutines, want at most %d", runtime.NumGoroutine(), n)
 		}
 		time.Sleep(time.Millisecond)
+	}
+}
+
+// Functions that are missing are errors at once, not a panic when a peer connects or calls.
+func TestNilFunctions(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	short, cancel := context.WithTimeout(background(t), time.Second)
+	defer cancel()
+	err := messenger.Serve(short, b.Dev[1], netip.AddrPort{}, messenger.Config{}, nil)
+	if !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Serve() = %v, want %v", err, roce.ErrInvalid)
+	}
+	x, _ := connect(t, b, messenger.Config{}, messenger.Config{})
+	if err := messenger.Calls(nil)(short, x); !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Handle() = %v, want %v", err, roce.ErrInvalid)
 	}
 }
