@@ -169,7 +169,7 @@ func (c *Conn) flush(linger time.Duration) error {
 	case err != nil && c.inFlight()+c.stream.Staged() > 0:
 		return fmt.Errorf("rsocket: the peer has not acknowledged all data within %v "+
 			"(Config.Linger): it does not answer, or the network is slow", linger)
-	case c.stream.Unacknowledged() > 0 && !errors.Is(c.err, roce.ErrClosed):
+	case c.stream.Lost() && !errors.Is(c.err, roce.ErrClosed):
 		return c.err
 	}
 	return nil

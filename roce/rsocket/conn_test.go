@@ -438,7 +438,10 @@ func TestCloseDeadPeer(t *testing.T) {
 				bed := newTestbed(t, testbed.Config{})
 				client, server, err := tryDial(bed, listenOn(t, bed, Config{}), Config{Linger: c.linger})
 				check(t, err)
-				die := func() { check(t, bed.Link.SetPlan(0, 1, loopback.Plan{Loss: 1})) }
+				die := func() {
+					check(t, bed.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}))
+					check(t, bed.Link.SetPlan(1, 0, loopback.Plan{Loss: 1}))
+				}
 				if !c.acked {
 					die()
 				}
@@ -460,6 +463,20 @@ func TestCloseDeadPeer(t *testing.T) {
 			})
 		})
 	}
+}
+
+// If the peer aborts the connection, Close returns nil if the peer has acknowledged all data.
+func TestCloseAborted(t *testing.T) {
+	client, server := newPair(t, Config{})
+	write(t, client, "x")
+	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	check(t, server.abort())
+	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("Read() = %v, want %v", err, syscall.ECONNRESET)
+	}
+	check(t, client.Close())
 }
 
 // The memory of a connection with default buffers gets no huge pages, so that an idle connection

@@ -52,8 +52,8 @@ func (c *Conn) ready(k role) bool {
 	if k == reader {
 		return s.Buffered() > 0 || s.PeerShutdown() || c.drained
 	}
-	if c.err != nil {
-		return true
+	if c.err != nil { // completions tell what the peer has acknowledged
+		return c.drained || k != closer && k != shutter
 	}
 	switch k {
 	case writer:

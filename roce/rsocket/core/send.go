@@ -75,11 +75,11 @@ func (s *Stream) Failed(id uint64) {
 	t.failed = true
 }
 
-// Unacknowledged returns the number of bytes of data of which the peer's acknowledgment is not
-// known.
-func (s *Stream) Unacknowledged() int {
+// Lost reports whether the peer has not acknowledged all data of a connection that has failed. All
+// completions must have been reported.
+func (s *Stream) Lost() bool {
 	t := &s.send
-	return int(t.head-t.done) + t.staged
+	return t.staged > 0 || t.failed && t.head != t.done
 }
 
 // Idle reports whether all work requests have completed.
