@@ -11,7 +11,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -417,68 +416,6 @@ func TestSynctest(t *testing.T) {
 	})
 }
 
-// If the peer dies, Close fails if it has not acknowledged what was written.
-func TestCloseDeadPeer(t *testing.T) {
-	const short = time.Second // a dead peer is found after 4.3 s
-	for _, c := range []struct {
-		name   string
-		linger time.Duration
-		acked  bool // what was written
-		half   bool // CloseWrite instead of Close
-		want   string
-	}{
-		{"acknowledged, short", short, true, false, ""},
-		{"acknowledged", 0, true, false, ""},
-		{"short", short, false, false, "does not answer, or the network is slow"},
-		{"long", 0, false, false, "the peer does not answer"},
-		{"CloseWrite", 0, false, true, "the peer does not answer"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				bed := newTestbed(t, testbed.Config{})
-				client, server, err := tryDial(bed, listenOn(t, bed, Config{}), Config{Linger: c.linger})
-				check(t, err)
-				die := func() {
-					check(t, bed.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}))
-					check(t, bed.Link.SetPlan(1, 0, loopback.Plan{Loss: 1}))
-				}
-				if !c.acked {
-					die()
-				}
-				write(t, client, "x")
-				time.Sleep(time.Second)
-				if c.acked {
-					die()
-				}
-				if c.half {
-					err = client.CloseWrite()
-				} else {
-					err = client.Close()
-				}
-				if c.want == "" && err != nil ||
-					c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-					t.Errorf("%v, want %q", err, c.want)
-				}
-				_, _ = client.abort(), server.abort()
-			})
-		})
-	}
-}
-
-// If the peer aborts the connection, Close returns nil if the peer has acknowledged all data.
-func TestCloseAborted(t *testing.T) {
-	client, server := newPair(t, Config{})
-	write(t, client, "x")
-	if _, err := io.ReadFull(server, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	check(t, server.abort())
-	if _, err := client.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("Read() = %v, want %v", err, syscall.ECONNRESET)
-	}
-	check(t, client.Close())
-}
-
 // The memory of a connection with default buffers gets no huge pages, so that an idle connection
 // does not use all of it.
 func TestBufferPages(t *testing.T) {
@@ -492,85 +429,4 @@ func TestBufferPages(t *testing.T) {
 		t.Errorf("regions of %d and %d bytes, want less than %d", e.open.Len(), e.send.Len(), huge)
 	}
 	check(t, e.close())
-}
-
-// Close answers a peer that has ended the connection until the peer disconnects, too.
-func TestFarewell(t *testing.T) {
-	client, server := newPair(t, Config{})
-	check(t, client.CloseWrite())
-	expectEnd(t, server)
-	check(t, server.CloseWrite()) // ends both directions
-	expectEnd(t, client)
-	expectFarewell(t, client, server)
-}
-
-// So it does if both sides end the connection at the same time and the peer is not gorxe.
-func TestFarewellAtSameTime(t *testing.T) {
-	client, server := newPair(t, Config{})
-	peer := server.stream.Hello()
-	peer.Leaves = false // as librdmacm says
-	client.mu.Lock()
-	client.stream.Open(peer)
-	client.mu.Unlock()
-	disconnectBoth(client, server)
-	expectEnd(t, client)
-	expectFarewell(t, client, server)
-}
-
-// Two programs of gorxe that end the connection at the same time do not wait for each other, also
-// without selective repeat.
-func TestNoFarewell(t *testing.T) {
-	bed := newTestbed(t, testbed.Config{Options: []roce.Option{roce.WithSelectiveRepeat(false)}})
-	client, server := dial(t, bed, listenOn(t, bed, Config{}), Config{})
-	disconnectBoth(client, server)
-	expectEnd(t, client)
-	start := time.Now()
-	check(t, client.Close())
-	if d := time.Since(start); d >= farewellTime {
-		t.Errorf("Close waits for %v", d)
-	}
-}
-
-// disconnectBoth ends both directions of both sides, as Close does.
-func disconnectBoth(client, server *Conn) {
-	for _, c := range []*Conn{client, server} {
-		c.mu.Lock()
-		c.stream.Disconnect()
-		c.control()
-		c.mu.Unlock()
-	}
-}
-
-// expectEnd checks that the peer ends the stream.
-func expectEnd(t *testing.T, c *Conn) {
-	t.Helper()
-	if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
-		t.Fatalf("Read() = %d, %v; want EOF", n, err)
-	}
-}
-
-// expectFarewell checks that client.Close waits until the server disconnects.
-func expectFarewell(t *testing.T, client, server *Conn) {
-	t.Helper()
-	start, closed := time.Now(), make(chan error, 1)
-	go func() { closed <- client.Close() }()
-	for waits := false; !waits; runtime.Gosched() {
-		select {
-		case err := <-closed:
-			if d := time.Since(start); d < farewellTime {
-				t.Fatalf("Close() = %v after %v, before the peer has disconnected", err, d)
-			}
-			t.Skip("the machine is too slow to see Close wait")
-		default:
-			client.mu.Lock()
-			waits = client.closed && client.wait.leading
-			client.mu.Unlock()
-		}
-	}
-	if err := client.rc.Err(); err != nil && time.Since(start) < farewellTime {
-		t.Errorf("the connection has ended while the peer may need an answer: %v", err)
-	}
-	server.SetLinger(0) // it does not wait for the client
-	check(t, server.Close())
-	check(t, <-closed)
 }

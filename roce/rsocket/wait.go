@@ -55,6 +55,9 @@ func (c *Conn) ready(k role) bool {
 	if c.err != nil { // completions tell what the peer has acknowledged
 		return c.drained || k != closer && k != shutter
 	}
+	if (k == writer || k == mapper) && c.qp.State() == roce.StateErr {
+		return s.PeerDisconnected() // or the completions tell why
+	}
 	switch k {
 	case writer:
 		_, n := s.Space()
