@@ -15,7 +15,8 @@ const QPNMulticast = bth.QPNMulticast
 // AttachMulticast makes a UD QP receive the messages to a multicast group, and joins the group on
 // the interface (IGMP, MLD). The GID of a RoCEv2 group is its IP multicast address. Programs on
 // rdma_cm use QKeyUDP. Each attached QP gets its own copy of a message if it has posted a receive.
-// The device does not receive its own messages. Attaching twice is harmless.
+// Over UDP sockets the device also receives its own messages, as a hardware NIC does; otherwise it
+// does not. Attaching twice is harmless.
 //
 // To send to a group, create an AH for its address and use QPNMulticast as RemoteQPN. A sender need
 // not be attached.
