@@ -259,3 +259,24 @@ func TestServerMissing(t *testing.T) {
 	run(t, &pair.B, "send", file, addr+":").fails(1, "start 'gorxe recv' there")
 	run(t, &pair.B, "statusbyte", "send", addr, file).fails(1, "start it there")
 }
+
+// An alternative name of an interface is as good as its name: the service is the same.
+func TestAlternativeName(t *testing.T) {
+	pair := needRoot(t, veth.Options{})
+	alt := pair.A.Iface + "-alt"
+	if err := pair.A.Do(func() error {
+		l, err := netlink.LinkByName(pair.A.Iface)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkAddAltName(l, alt)
+	}); err != nil {
+		t.Skip(err)
+	}
+	server(t, &pair.A, port, "up", alt, "--no-confine")
+	for _, name := range []string{pair.A.Iface, alt, pair.A.IPv4.Addr().String()} {
+		run(t, &pair.A, "run", "--dev", name, "--", "true").ok()
+	}
+	dump := start(t, &pair.A, "dump", alt)
+	eventually(t, "dump captures", func() bool { return restricted(t, dump) })
+}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/pcap"
 	"github.com/gorxe/gorxe/xdp"
 )
@@ -42,7 +43,7 @@ type socket struct {
 }
 
 func findInterface(name string) (*net.Interface, error) {
-	intf, err := net.InterfaceByName(name)
+	intf, err := net.InterfaceByName(osnet.MainName(name))
 	if err != nil {
 		return nil, fmt.Errorf("no such file or interface %q: 'gorxe devices' lists the interfaces",
 			name)

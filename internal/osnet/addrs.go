@@ -79,3 +79,12 @@ func Running(a *netlink.LinkAttrs) bool {
 	const want = unix.IFF_UP | unix.IFF_LOWER_UP
 	return a.RawFlags&want == want
 }
+
+// MainName returns the name of the interface that name, or an alternative name, stands for. It
+// returns other texts, such as addresses, as they are.
+func MainName(name string) string {
+	if l, err := netlink.LinkByName(name); err == nil {
+		return l.Attrs().Name
+	}
+	return name
+}

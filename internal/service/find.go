@@ -10,15 +10,18 @@ import (
 // PathsOf returns the standard paths of the services that may serve an interface or address of a
 // network namespace: for an address also those of its interface. ns is a file descriptor of the
 // namespace; 0 or a negative value: that of the process.
-func PathsOf(name string, ns int) []string {
-	paths := Paths(name)
-	if a, err := netip.ParseAddr(name); err == nil {
-		_ = osnet.In(ns, func() error {
-			for _, iface := range interfacesOf(a.Unmap().WithZone("")) {
-				paths = append(paths, Paths(iface)...)
-			}
-			return nil
-		})
+func PathsOf(name string, ns int) (paths []string) {
+	names := []string{name}
+	_ = osnet.In(ns, func() error {
+		if a, err := netip.ParseAddr(name); err == nil {
+			names = append(names, interfacesOf(a.Unmap().WithZone(""))...)
+		} else {
+			names[0] = osnet.MainName(name)
+		}
+		return nil
+	})
+	for _, n := range names {
+		paths = append(paths, Paths(n)...)
 	}
 	return paths
 }

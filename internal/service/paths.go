@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
 // rootDir has the sockets of services of root.
@@ -43,7 +45,7 @@ func Paths(name string) (list []string) {
 
 // DefaultPath returns the standard path for a service that the present user starts.
 func DefaultPath(name string) string {
-	list := Paths(name)
+	list := Paths(osnet.MainName(name))
 	if len(list) == 0 {
 		return ""
 	}
