@@ -3,6 +3,7 @@ package send
 import (
 	"errors"
 	"io"
+	"net/netip"
 	"os"
 	"path"
 	"strings"
@@ -39,6 +40,12 @@ func cutHost(text string) (host, at string, err error) {
 			return "", "", bad
 		}
 		return host, at, nil
+	}
+	if i := strings.LastIndexByte(text, ':'); i >= 0 {
+		if a, err := netip.ParseAddr(text[:i]); err == nil && a.Is6() {
+			return "", "", cli.Usagef("%q has an IPv6 address without brackets: write [%v]:%s", text, a,
+				text[i+1:])
+		}
 	}
 	host, at, ok := strings.Cut(text, ":")
 	if !ok || host == "" || strings.Contains(host, "/") {

@@ -63,6 +63,8 @@ func TestUsage(t *testing.T) {
 		"file":                              "HOST: is missing",
 		"host:":                             "SOURCE is missing",
 		"a b":                               "not HOST:PATH",
+		"a fd00::1:":                        "write [fd00::1]:",
+		"--from fe80::1%eth0:x .":           "write [fe80::1%eth0]:x",
 		"a host:../x":                       "outside",
 		"a host:d/../..":                    "outside",
 		"--from host:../x":                  "outside",
