@@ -74,7 +74,7 @@ func open(path string, o *JoinOptions) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &client{w: newWire(conn), path: path, changed: make(chan struct{}, 1),
+	c := &client{w: newMemberWire(conn), path: path, changed: make(chan struct{}, 1),
 		done: make(chan struct{}), waiting: map[uint64]chan response{},
 		wills: map[uint32][]byte{}, kick: make(chan struct{}, 1)}
 	_ = conn.SetReadDeadline(time.Now().Add(requestPatience))
@@ -326,18 +326,11 @@ func (c *client) sendWills() {
 
 // sendReport answers a request for a report.
 func (c *client) sendReport(id uint64) {
-	m, fd := message{Op: opReport, ID: id}, -1
+	var b []byte
 	if f := c.report.Load(); f != nil {
-		b := (*f)()
-		if len(b) > MaxReport {
+		if b = (*f)(); len(b) > MaxReport {
 			b = nil
 		}
-		if file, err := memFile(b); err == nil {
-			fd, m.Size = file, len(b)
-		}
 	}
-	_ = c.w.send(&m, fd)
-	if fd >= 0 {
-		_ = unix.Close(fd)
-	}
+	_ = c.w.sendParts(message{Op: opReport, ID: id}, b)
 }

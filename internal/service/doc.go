@@ -20,8 +20,9 @@
 // # Protocol
 //
 // The unix socket is of the type SOCK_SEQPACKET. A message is a JSON object of at most MaxMessage
-// bytes, with at most one descriptor. A report is in a memory file, whose descriptor is passed, and
-// the status of the service is in several messages. The server trusts nothing that a member sends.
+// bytes. Those of the server have at most one descriptor; the server takes none. The report of a
+// member and the status of the service are in several messages. The server trusts nothing that a
+// member sends.
 // When the socket closes, the slot, the sockets and the listeners of the member are released.
 //
 // # Reading order
@@ -29,7 +30,7 @@
 // For maintainers:
 //
 //   - protocol.go: messages and limits
-//   - wire.go: sending and receiving messages, descriptors and memory files
+//   - wire.go: sending and receiving messages and descriptors
 //   - paths.go, find.go: where sockets are
 //   - lock.go: who may start or end the service at a path
 //   - route.go: which member gets a message of the connection manager

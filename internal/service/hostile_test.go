@@ -50,7 +50,7 @@ func TestGarbage(t *testing.T) {
 	member := join(t, s)
 	r := rand.New(rand.NewPCG(1, 2))
 	texts := []string{"", "{", "null", "[]", `{"op":"join"}`,
-		`{"op":"join","version":1,"addr":"x"}`,
+		`{"op":"join","version":2,"addr":"x"}`,
 		`{"op":"socket","id":1,"addr":"10.0.0.1"}`, `{"op":"leave"}`, `{"op":"resolve","id":1}`,
 		`{"op":"will","frame":"AAAA"}`, `{"op":"report","id":7,"size":-1}`, `{"op":"close"}`,
 		`{"op":"listen","id":1,"service":18446744073709551615}`, `{"op":"nothing"}`,

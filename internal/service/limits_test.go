@@ -44,15 +44,10 @@ func expectEnd(t *testing.T, w *wire) {
 // The service closes the descriptors of messages that it does not expect.
 func TestDescriptorBeforeJoin(t *testing.T) {
 	s := start(t, Options{})
-	file, err := memFile([]byte("x"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(file)
 	before := descriptors(t)
 	for range 20 {
 		w := rawConn(t, s)
-		if err := w.send(&message{Op: opReport, ID: 1, Size: 1}, file); err != nil {
+		if err := w.send(&message{Op: opReport, ID: 1, Size: 1}, 0); err != nil {
 			t.Fatal(err)
 		}
 		expectEnd(t, w)
@@ -112,7 +107,7 @@ func TestStatusKeepsNoMemory(t *testing.T) {
 // silentMember joins a service and then neither reads nor answers messages.
 func silentMember(t *testing.T, s *Server) *wire {
 	t.Helper()
-	w := rawConn(t, s)
+	w := newMemberWire(rawConn(t, s).c)
 	if err := w.send(&message{Op: opJoin, ID: 1, Version: version}, -1); err != nil {
 		t.Fatal(err)
 	}
@@ -154,10 +149,7 @@ func TestOneReportAtATime(t *testing.T) {
 			if _, err := w.receive(&m); err != nil {
 				return
 			}
-			if file, err := memFile([]byte("x")); err == nil {
-				_ = w.send(&message{Op: opReport, Size: 1}, file)
-				_ = unix.Close(file)
-			}
+			_ = w.sendParts(message{Op: opReport}, []byte("x"))
 		}
 	}()
 	eventually(t, "the program answers", func() bool {

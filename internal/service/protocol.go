@@ -23,7 +23,7 @@ const (
 	// DefaultPerUser is the default of Options.PerUser.
 	DefaultPerUser = 64
 
-	version = 1
+	version = 2
 
 	maxConns      = 512            // connections to the unix socket
 	maxSockets    = 64             // addresses of a member with a socket
@@ -87,14 +87,14 @@ type message struct {
 	Service uint64     `json:"service,omitempty"` // listen, unlisten: the service ID
 	Mask    uint64     `json:"mask,omitempty"`    // listen, unlisten
 	Key     uint32     `json:"key,omitempty"`     // will
-	Frame   []byte     `json:"frame,omitempty"`   // will; response to status: a part
+	Frame   []byte     `json:"frame,omitempty"`   // will; report, response to status: a part
 
 	Slot   uint8          `json:"slot,omitempty"` // response to join
 	Net    uint64         `json:"net,omitempty"`  // response to join: cookie of the namespace
 	State  *netState      `json:"state,omitempty"`
 	Limits *driver.Limits `json:"limits,omitempty"` // response to join
 	Hop    *driver.Hop    `json:"hop,omitempty"`
-	Size   int            `json:"size,omitempty"` // of a memory file, of the whole status
+	Size   int            `json:"size,omitempty"` // of the whole report or status
 }
 
 // netState describes the network.

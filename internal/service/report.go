@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Report is what a member says about itself. Only Body comes from the member; the service does not
@@ -77,24 +75,18 @@ func (s *Server) Reports(timeout time.Duration) []Report {
 	return list
 }
 
-// takeReport takes the answer of a member, for all calls of Reports that wait for it. It closes the
-// descriptor.
-func (n *session) takeReport(m *message, fd int) error {
+// takeReport takes a part of the answer of a member, for all calls of Reports that wait for it.
+func (n *session) takeReport(m *message) error {
+	if done, err := n.report.add(m, MaxReport); !done {
+		return err
+	}
+	b := n.report.b
+	n.report.b = nil
 	n.mu.Lock()
 	waiting := n.reports
 	n.reports = map[uint64]chan []byte{}
 	n.awaiting = false
 	n.mu.Unlock()
-	var b []byte
-	switch {
-	case fd >= 0 && len(waiting) == 0:
-		return unix.Close(fd)
-	case fd >= 0:
-		var err error
-		if b, err = readMemFile(fd, m.Size, MaxReport); err != nil {
-			return err
-		}
-	}
 	for _, c := range waiting {
 		c <- b
 	}
@@ -109,18 +101,7 @@ func (s *Server) SetStatus(f func(uid uint32, privileged bool) []byte) {
 	s.status = f
 }
 
-const (
-	// partLen is the length of the parts of a status, bytes. In a message they are a third longer.
-	partLen = 32 << 10
-	// statusTime is how long a program may take to read a status.
-	statusTime = 5 * time.Second
-)
-
-// errSlow means that a program does not read the status.
-var errSlow = errors.New("it reads the status too slowly")
-
-// sendStatus answers a request for the status, in parts: a memory file would use memory of the
-// service for as long as the program likes.
+// sendStatus answers a request for the status.
 func (n *session) sendStatus(id uint64) error {
 	r := message{ID: id, Op: opStatus}
 	b, err := n.status()
@@ -128,15 +109,7 @@ func (n *session) sendStatus(id uint64) error {
 		r.fail(err)
 		return n.w.send(&r, -1)
 	}
-	r.Size = len(b)
-	for end := time.Now().Add(statusTime); time.Now().Before(end); {
-		part := min(len(b), partLen)
-		r.Frame, b = b[:part], b[part:]
-		if err := n.w.send(&r, -1); err != nil || len(b) == 0 {
-			return err
-		}
-	}
-	return errSlow
+	return n.w.sendParts(r, b)
 }
 
 // status returns the status that the program may see.
@@ -183,28 +156,18 @@ func Status(ctx context.Context, path string) ([]byte, error) {
 }
 
 // receiveStatus receives the parts of a status.
-func (w *wire) receiveStatus() (b []byte, err error) {
-	for {
+func (w *wire) receiveStatus() ([]byte, error) {
+	for p := (parts{}); ; {
 		var m message
-		fd, err := w.receive(&m)
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+		_, err := w.receive(&m)
 		if err == nil {
 			err = m.err()
 		}
 		if err != nil {
 			return nil, err
 		}
-		if m.Size > MaxStatus || len(b)+len(m.Frame) > m.Size {
-			return nil, errProtocol
-		}
-		b = append(b, m.Frame...)
-		if len(b) == m.Size {
-			return b, nil
-		}
-		if len(m.Frame) == 0 {
-			return nil, errProtocol
+		if done, err := p.add(&m, MaxStatus); done || err != nil {
+			return p.b, err
 		}
 	}
 }

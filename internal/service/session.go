@@ -31,6 +31,7 @@ type session struct {
 	sockets map[netip.Addr]bool
 	groups  map[netip.Addr]bool
 	listens int
+	report  parts
 
 	// The following fields do not change after the member has joined.
 	slot   uint8
@@ -70,17 +71,8 @@ func (n *session) run() {
 	_ = n.w.c.SetReadDeadline(time.Now().Add(joinPatience))
 	for n.pace() {
 		var m message
-		var fd int
-		if fd, err = n.w.receive(&m); err != nil {
-			break
-		}
-		if m.Op == opReport && n.slot != 0 {
-			err = n.takeReport(&m, fd)
-		} else {
+		if _, err = n.w.receive(&m); err == nil {
 			err = n.handle(&m)
-			if fd >= 0 {
-				_ = unix.Close(fd)
-			}
 		}
 		if err != nil || n.left {
 			break
@@ -128,6 +120,8 @@ func (n *session) handle(m *message) error {
 		}
 	case n.slot == 0:
 		return errProtocol
+	case m.Op == opReport:
+		return n.takeReport(m)
 	case m.Op == opLeave:
 		n.left = true
 		return nil

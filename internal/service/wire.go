@@ -22,11 +22,19 @@ type wire struct {
 	oob []byte
 }
 
-func newWire(c *net.UnixConn) *wire {
-	return &wire{c: c, buf: make([]byte, MaxMessage+1), oob: make([]byte, oobLen)}
+// newWire returns a wire that takes no descriptors. The close of a file of a FUSE file system takes
+// as long as its owner likes, and even SIGKILL does not end it. A descriptor that this process does
+// not take is discarded without such a close.
+func newWire(c *net.UnixConn) *wire { return &wire{c: c, buf: make([]byte, MaxMessage+1)} }
+
+// newMemberWire returns a wire that takes descriptors.
+func newMemberWire(c *net.UnixConn) *wire {
+	w := newWire(c)
+	w.oob = make([]byte, oobLen)
+	return w
 }
 
-// oobLen is the length of the control messages that receive takes. The kernel closes descriptors
+// oobLen is the length of the control messages that receive takes. The kernel discards descriptors
 // that do not fit.
 var oobLen = unix.CmsgSpace(4 * maxFDs)
 
@@ -127,52 +135,44 @@ func peerOf(c *net.UnixConn) (cred unix.Ucred, err error) {
 	return *p, nil
 }
 
-// sealed are the seals of a memory file: its size and content cannot change.
-const sealed = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+// parts are the content of a report or of a status, which is sent in several messages. A memory
+// file would use memory for as long as the receiver likes, and the service takes no descriptors.
+type parts struct{ b []byte }
 
-// memFile returns a sealed memory file with a content. The caller closes it.
-func memFile(content []byte) (fd int, err error) {
-	fd, err = unix.MemfdCreate("gorxe", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return -1, fmt.Errorf("create a memory file: %w", err)
-	}
-	for rest := content; len(rest) > 0; {
-		n, e := unix.Write(fd, rest)
-		if e != nil {
-			_ = unix.Close(fd)
-			return -1, fmt.Errorf("write a memory file: %w", e)
+// partLen is the length of the parts, bytes. In a message they are a third longer.
+const partLen = 32 << 10
+
+// partsTime is how long a receiver may take to read all parts.
+const partsTime = 5 * time.Second
+
+// errSlow means that the receiver does not read the parts.
+var errSlow = errors.New("it reads too slowly")
+
+// sendParts sends a content in messages like m.
+func (w *wire) sendParts(m message, b []byte) error {
+	m.Size = len(b)
+	for end := time.Now().Add(partsTime); time.Now().Before(end); {
+		part := min(len(b), partLen)
+		m.Frame = b[:part]
+		switch err := w.send(&m, -1); {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case err != nil || part == len(b):
+			return err
 		}
-		rest = rest[n:]
+		b = b[part:]
 	}
-	if _, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, sealed); err != nil {
-		_ = unix.Close(fd)
-		return -1, fmt.Errorf("seal a memory file: %w", err)
-	}
-	return fd, nil
+	return errSlow
 }
 
-// errNoMemFile means that a descriptor is not that of a sealed memory file of the stated size.
-var errNoMemFile = errors.New("not a sealed memory file of the stated size")
-
-// readMemFile reads a memory file of at most limit bytes and closes it. A descriptor of another
-// kind could block the reader, or change its content.
-func readMemFile(fd, size, limit int) ([]byte, error) {
-	if fd < 0 {
-		return nil, errNoMemFile
+// add takes a part. It returns true with the last one.
+func (p *parts) add(m *message, limit int) (done bool, err error) {
+	if m.Size > limit || len(p.b)+len(m.Frame) > m.Size {
+		return false, errProtocol
 	}
-	f := os.NewFile(uintptr(fd), "memory file")
-	defer f.Close()
-	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&sealed != sealed || size < 0 || size > limit {
-		return nil, errNoMemFile
+	p.b = append(p.b, m.Frame...)
+	if len(p.b) < m.Size && len(m.Frame) == 0 {
+		return false, errProtocol
 	}
-	b := make([]byte, size)
-	for at := 0; at < size; {
-		n, err := unix.Pread(fd, b[at:], int64(at))
-		if err != nil || n == 0 {
-			return nil, errNoMemFile
-		}
-		at += n
-	}
-	return b, nil
+	return len(p.b) == m.Size, nil
 }
