@@ -138,7 +138,7 @@ const typeUD = 4
 // Limits of a list. The command rdma receives up to 4096 bytes at a time, and the socket of a
 // program holds some hundred kilobytes.
 const (
-	maxListed  = 1000 // objects; later ones are left out
+	maxListed  = 500  // objects; later ones are left out
 	maxMessage = 2500 // bytes from which on a message gets no further object
 	maxSRQQPs  = 100  // QPs of an SRQ, of 12 bytes each; others are left out
 )
@@ -255,12 +255,12 @@ func (m *message) id(i *ID) {
 	m.addr(attrDest, i.Dest)
 }
 
-// addr adds a struct sockaddr_storage, unless the address is invalid.
+// addr adds a struct sockaddr_in or sockaddr_in6, unless the address is invalid.
 func (m *message) addr(kind uint16, a netip.AddrPort) {
 	if !a.IsValid() {
 		return
 	}
-	var b [unix.SizeofSockaddrAny]byte
+	var b [unix.SizeofSockaddrInet6]byte
 	binary.BigEndian.PutUint16(b[2:], a.Port())
 	if a.Addr().Is4() {
 		order.PutUint16(b[:], unix.AF_INET)
