@@ -110,6 +110,9 @@ func Run(root *cobra.Command, args []string) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Hidden { // gorxe itself runs it, and gives all flags
+			return nil
+		}
 		return checkEmpty(cmd.Flags())
 	}
 	helped := checkHelp(root)
