@@ -237,12 +237,14 @@ func TestRelativeSocket(t *testing.T) {
 func TestRunBesideServiceOfAddress(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	addr := pair.A.IPv4.Addr().String()
-	server(t, &pair.A, port, "up", addr, "--no-confine")
+	up := server(t, &pair.A, port, "up", addr, "--no-confine") // it removes its socket at the end
 	r := run(t, &pair.A, "run", "--dev", pair.A.Iface, "--datapath", "udp", "--", "true")
 	if r.status != 1 || !strings.Contains(r.err, "join it with --dev "+addr) {
 		t.Errorf("status %d, want 1 and a hint: %s", r.status, r.err)
 	}
 	run(t, &pair.A, "run", "--dev", addr, "--", "true").ok()
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	up.wait().ok()
 }
 
 // A client of a host without its server says how to start that.
@@ -273,10 +275,12 @@ func TestAlternativeName(t *testing.T) {
 	}); err != nil {
 		t.Skip(err)
 	}
-	server(t, &pair.A, port, "up", alt, "--no-confine")
+	up := server(t, &pair.A, port, "up", alt, "--no-confine") // it removes its socket at the end
 	for _, name := range []string{pair.A.Iface, alt, pair.A.IPv4.Addr().String()} {
 		run(t, &pair.A, "run", "--dev", name, "--", "true").ok()
 	}
 	dump := start(t, &pair.A, "dump", alt)
 	eventually(t, "dump captures", func() bool { return restricted(t, dump) })
+	up.cmd.Process.Signal(syscall.SIGTERM)
+	up.wait().ok()
 }
