@@ -144,12 +144,19 @@ func TestStoreLost(t *testing.T) {
 			t.Fatal(err)
 		}
 		put(t, s, 0, "a")
+		d := s.devices[0]
+		stored := []string{"a"}
 		if err := s.Put(0, []byte("b")); err != nil {
 			t.Fatal(err)
 		}
-		d := s.devices[0]
 		p := d.part
 		if segment == 0 {
+			for len(d.full) == 0 { // on a fast disk, the file appears before Put returns
+				stored = append(stored, "b")
+				if err := s.Put(0, []byte("b")); err != nil {
+					t.Fatal(err)
+				}
+			}
 			p = d.full[0]
 		}
 		p.flush.wait()
@@ -158,7 +165,7 @@ func TestStoreLost(t *testing.T) {
 			done: make(chan struct{})}
 		close(p.flush.done)
 		put(t, s, 0, "c")
-		want, packets := []string{"a", "c"}, uint64(1)
+		want, packets := append(stored, "c"), uint64(1)
 		if segment > 0 {
 			want, packets = []string{"c"}, 2
 		}
