@@ -10,14 +10,13 @@ type Member interface {
 	// Slot returns the slot, 1 to 254; 0 is the slot of the service's own device.
 	Slot() uint8
 
-	// Listen makes the service pass connection requests and SIDR requests to this Port whose
-	// service ID equals id in the bits of mask. It returns an error that wraps ErrListening if
-	// another program listens on such an ID, and ErrClosed if the service has ended. The service of
-	// gorxe refuses masks other than ^0, so that a program cannot take the IDs of all others.
-	Listen(id, mask uint64) error
+	// Listen makes the service pass connection requests and SIDR requests with a service ID to this
+	// Port. It returns an error that wraps ErrListening if another program listens on the ID, and
+	// ErrServiceEnded if the service has ended.
+	Listen(id uint64) error
 
-	// Unlisten ends a call of Listen with the same arguments.
-	Unlisten(id, mask uint64)
+	// Unlisten ends a call of Listen.
+	Unlisten(id uint64)
 
 	// Will gives the service a frame that it sends when the program ends without closing the Port,
 	// such as the disconnect request (DREQ) of a connection. key identifies it; nil removes the

@@ -58,7 +58,7 @@ func (s *membership) announce(id cm.ServiceID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listens[id] == 0 {
-		err := s.member.Listen(uint64(id), ^uint64(0))
+		err := s.member.Listen(uint64(id))
 		if errors.Is(err, driver.ErrListening) {
 			return fmt.Errorf("%w: another program of this interface listens on port %d: "+
 				"choose another port", ErrListening, id.Port())
@@ -80,7 +80,7 @@ func (s *membership) withdraw(id cm.ServiceID) {
 	defer s.mu.Unlock()
 	if s.listens[id]--; s.listens[id] == 0 {
 		delete(s.listens, id)
-		s.member.Unlisten(uint64(id), ^uint64(0))
+		s.member.Unlisten(uint64(id))
 	}
 }
 

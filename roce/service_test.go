@@ -42,17 +42,17 @@ func (m *fakeMember) Slot() uint8         { return m.slot }
 
 func (m *fakeMember) SetLog(func(slog.Level, uint32, string, ...slog.Attr)) {}
 
-func (m *fakeMember) Listen(id, mask uint64) error {
+func (m *fakeMember) Listen(id uint64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.taken[id] || mask != ^uint64(0) {
+	if m.taken[id] {
 		return driver.ErrListening
 	}
 	m.listens[id]++
 	return nil
 }
 
-func (m *fakeMember) Unlisten(id, mask uint64) {
+func (m *fakeMember) Unlisten(id uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listens[id]--

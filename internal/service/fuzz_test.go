@@ -2,6 +2,7 @@ package service
 
 import (
 	"bytes"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -17,8 +18,8 @@ func FuzzMessages(f *testing.F) {
 	for _, text := range []string{
 		`{"op":"socket","id":1,"addr":"127.0.0.1"}`, `{"op":"close","addr":"127.0.0.1"}`,
 		`{"op":"resolve","id":2,"src":"127.0.0.1","dst":"::1"}`, `{"op":"mixed"}`,
-		`{"op":"listen","id":3,"service":5,"mask":255}` + "\n" +
-			`{"op":"unlisten","id":4,"service":5,"mask":255}`,
+		`{"op":"listen","id":3,"service":5}` + "\n" +
+			`{"op":"unlisten","id":4,"service":5}`,
 		`{"op":"will","key":7,"frame":"AAAA"}` + "\n" + `{"op":"will","key":7}`,
 		`{"op":"report","id":7,"size":5,"frame":"AAAA"}`, `{"op":"status","id":8}`, `{"op":"leave"}`,
 		`{"op":"join","id":9,"version":2}`, `{"op":"socket","id":1,"addr":"239.0.0.1"}`,
@@ -65,8 +66,8 @@ func FuzzRoute(f *testing.F) {
 	f.Add(make([]byte, 256))
 	f.Add([]byte{1, 7, 2, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := []listener{{slot: 3, id: 5, mask: 7}}
-		if slot := route(b, l[0].addr, l); slot != 0 && len(b) != 256 {
+		l := listeners{5: {{slot: 3}}}
+		if slot := route(b, netip.Addr{}, l); slot != 0 && len(b) != 256 {
 			t.Errorf("route() = %d for %d bytes", slot, len(b))
 		}
 	})

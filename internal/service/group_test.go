@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 	"github.com/gorxe/gorxe/udp"
 )
@@ -129,8 +130,7 @@ func TestGroup(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	listeners := []listener{{slot: 3, id: 0x1061234, mask: ^uint64(0)},
-		{slot: 4, id: 0x1070000, mask: 0xffff0000}, {slot: 5, id: 7, mask: ^uint64(0), addr: a}}
+	all := listeners{0x1061234: {{slot: 3}}, 7: {{slot: 5, addr: a}}}
 	mad := func(attribute uint16, body ...byte) []byte {
 		m := make([]byte, 256)
 		copy(m, []byte{1, 7, 2, 3})
@@ -151,7 +151,6 @@ func TestRoute(t *testing.T) {
 	}{
 		{"REQ", mad(0x10, request(0x1061234)...), b, 3},
 		{"SIDR_REQ", mad(0x17, request(0x1061234)...), b, 3},
-		{"REQ that a mask matches", mad(0x10, request(0x1071111)...), b, 4},
 		{"REQ to the address", mad(0x10, request(7)...), a, 5},
 		{"REQ to another address", mad(0x10, request(7)...), b, 0},
 		{"REQ without listener", mad(0x10, request(8)...), b, 0},
@@ -164,28 +163,35 @@ func TestRoute(t *testing.T) {
 		{"other class", append([]byte{1, 3}, mad(0x13, ids...)[2:]...), b, 0},
 		{"short", mad(0x13, ids...)[:255], b, 0}, {"empty", nil, b, 0},
 	} {
-		if got := route(c.mad, c.dst, listeners); got != c.want {
+		if got := route(c.mad, c.dst, all); got != c.want {
 			t.Errorf("%s: route() = %d, want %d", c.name, got, c.want)
 		}
 	}
 }
 
-func TestOverlaps(t *testing.T) {
-	all := ^uint64(0)
+func TestListeners(t *testing.T) {
 	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
-	for _, c := range []struct {
-		x, y listener
-		want bool
+	s := listeners{}
+	for i, c := range []struct {
+		id   uint64
+		l    listener
+		want error
 	}{
-		{listener{id: 5, mask: all}, listener{id: 5, mask: all}, true},
-		{listener{id: 5, mask: all}, listener{id: 6, mask: all}, false},
-		{listener{id: 4, mask: all - 3}, listener{id: 6, mask: all}, true},
-		{listener{id: 4, mask: all - 3}, listener{id: 8, mask: all}, false},
-		{listener{id: 5, mask: all, addr: a}, listener{id: 5, mask: all}, true},
-		{listener{id: 5, mask: all, addr: a}, listener{id: 5, mask: all, addr: b}, false},
+		{5, listener{slot: 1, addr: a}, nil},
+		{5, listener{slot: 2}, driver.ErrListening},
+		{5, listener{slot: 2, addr: a}, driver.ErrListening},
+		{5, listener{slot: 2, addr: b}, nil},
+		{6, listener{slot: 2}, nil},
+		{6, listener{slot: 1, addr: a}, driver.ErrListening},
 	} {
-		if got := c.x.overlaps(&c.y); got != c.want || c.y.overlaps(&c.x) != got {
-			t.Errorf("%+v overlaps %+v = %v, want %v", c.x, c.y, got, c.want)
+		if err := s.add(c.id, c.l); err != c.want {
+			t.Errorf("%d: add() = %v, want %v", i, err, c.want)
 		}
+	}
+	if s.remove(5, 3) || !s.remove(5, 2) || s.remove(5, 2) || !s.remove(5, 1) || len(s) != 1 {
+		t.Errorf("the listeners are %v, want one on 6", s)
+	}
+	if err := s.add(5, listener{slot: 2}); err != nil {
+		t.Error(err)
 	}
 }

@@ -106,7 +106,7 @@ func TestEndReleasesAll(t *testing.T) {
 	before := descriptors(t)
 	for i := range 8 {
 		p := join(t, s)
-		if err := p.Listen(5, ^uint64(0)); err != nil {
+		if err := p.Listen(5); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.JoinGroup(netip.MustParseAddr("239.1.2.3")); err != nil {
@@ -270,13 +270,11 @@ func TestLimits(t *testing.T) {
 		t.Errorf("Join() = %v with too many members", err)
 	}
 	for i := range maxListens {
-		if _, err := a.request(t.Context(), &message{Op: opListen, Service: uint64(i) << 20,
-			Mask: ^uint64(0)}); err != nil {
+		if _, err := a.request(t.Context(), &message{Op: opListen, Service: uint64(i) << 20}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := a.request(t.Context(), &message{Op: opListen, Service: 1,
-		Mask: ^uint64(0)}); !errors.Is(err, ErrRefused) {
+	if _, err := a.request(t.Context(), &message{Op: opListen, Service: 1}); !errors.Is(err, ErrRefused) {
 		t.Errorf("listen = %v at the limit", err)
 	}
 	addr := s.port.Addrs()[0].Addr()

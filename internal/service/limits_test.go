@@ -312,20 +312,6 @@ func TestNewSocketIsFiltered(t *testing.T) {
 	}
 }
 
-// A member cannot listen on the service IDs of all others.
-func TestListenOnRange(t *testing.T) {
-	s := start(t, Options{})
-	a, b := join(t, s), join(t, s)
-	for _, mask := range []uint64{0, ^uint64(0xff)} {
-		if err := a.Listen(0, mask); !errors.Is(err, ErrRefused) {
-			t.Errorf("Listen() = %v with mask %#x, want ErrRefused", err, mask)
-		}
-	}
-	if err := b.Listen(5, ^uint64(0)); err != nil {
-		t.Error(err)
-	}
-}
-
 // A user can have half of the connections.
 func TestConnectionsOfUser(t *testing.T) {
 	s := start(t, Options{})

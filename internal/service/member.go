@@ -82,14 +82,14 @@ func (p *MemberPort) Slot() uint8 { return p.c.slot }
 func (p *MemberPort) Limits() driver.Limits { return p.c.limits }
 
 // Listen implements driver.Member.
-func (p *MemberPort) Listen(id, mask uint64) error {
-	_, err := p.c.request(context.Background(), &message{Op: opListen, Service: id, Mask: mask})
+func (p *MemberPort) Listen(id uint64) error {
+	_, err := p.c.request(context.Background(), &message{Op: opListen, Service: id})
 	return err
 }
 
 // Unlisten implements driver.Member. It waits until other programs can listen.
-func (p *MemberPort) Unlisten(id, mask uint64) {
-	_, _ = p.c.request(context.Background(), &message{Op: opUnlisten, Service: id, Mask: mask})
+func (p *MemberPort) Unlisten(id uint64) {
+	_, _ = p.c.request(context.Background(), &message{Op: opUnlisten, Service: id})
 }
 
 // Will implements driver.Member.

@@ -234,47 +234,29 @@ func (n *session) resolve(src, dst netip.Addr) (driver.Hop, error) {
 	return n.s.port.Resolve(context.Background(), src, dst)
 }
 
-// listenAt adds a listener.
-func (s *Server) listenAt(l listener) error {
+// listenAt adds a listener on a service ID.
+func (s *Server) listenAt(id uint64, l listener) error {
 	f := &s.forwards
 	f.Lock()
 	defer f.Unlock()
-	for i := range f.listeners {
-		if f.listeners[i].overlaps(&l) {
-			return driver.ErrListening
-		}
-	}
-	f.listeners = append(f.listeners, l)
-	return nil
+	return f.listeners.add(id, l)
 }
 
-// unlisten removes listeners.
-func (s *Server) unlisten(which func(*listener) bool) {
+func (s *Server) unlistenAt(slot uint8, id uint64) (found bool) {
 	f := &s.forwards
 	f.Lock()
 	defer f.Unlock()
-	f.listeners = slices.DeleteFunc(f.listeners, func(l listener) bool { return which(&l) })
-}
-
-func (s *Server) unlistenAt(slot uint8, id, mask uint64) (found bool) {
-	s.unlisten(func(l *listener) bool {
-		if found || l.slot != slot || l.id != id || l.mask != mask {
-			return false
-		}
-		found = true
-		return true
-	})
-	return found
+	return f.listeners.remove(id, slot)
 }
 
 // Slot returns 0, the slot of the service's own device.
 func (s *Server) Slot() uint8 { return 0 }
 
 // Listen implements driver.Member for the service's own device.
-func (s *Server) Listen(id, mask uint64) error { return s.listenAt(listener{id: id, mask: mask}) }
+func (s *Server) Listen(id uint64) error { return s.listenAt(id, listener{}) }
 
 // Unlisten implements driver.Member for the service's own device.
-func (s *Server) Unlisten(id, mask uint64) { s.unlistenAt(0, id, mask) }
+func (s *Server) Unlisten(id uint64) { s.unlistenAt(0, id) }
 
 // Will does nothing: the service's own device ends with the service.
 func (s *Server) Will(uint32, []byte) {}

@@ -85,7 +85,6 @@ type message struct {
 	Src     netip.Addr `json:"src,omitzero"`      // resolve
 	Dst     netip.Addr `json:"dst,omitzero"`      // resolve
 	Service uint64     `json:"service,omitempty"` // listen, unlisten: the service ID
-	Mask    uint64     `json:"mask,omitempty"`    // listen, unlisten
 	Key     uint32     `json:"key,omitempty"`     // will
 	Frame   []byte     `json:"frame,omitempty"`   // will; report, response to status: a part
 

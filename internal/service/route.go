@@ -3,26 +3,46 @@ package service
 import (
 	"encoding/binary"
 	"net/netip"
+	"slices"
 
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
-// listener is a range of service IDs on which a member listens.
+// listeners are the listeners on each service ID. A map, because the members of one user may have
+// 65,536 of them, and each request is looked up.
+type listeners map[uint64][]listener
+
+// listener is a member that listens on a service ID.
 type listener struct {
-	slot     uint8
-	id, mask uint64
-	addr     netip.Addr // the only address; the zero Addr: all addresses
+	slot uint8
+	addr netip.Addr // the only address; the zero Addr: all addresses
 }
 
-// matches reports whether requests for a service ID at an address go to the listener.
-func (l *listener) matches(id uint64, addr netip.Addr) bool {
-	return (l.id^id)&l.mask == 0 && (!l.addr.IsValid() || l.addr == addr)
+// gets reports whether requests to an address go to the listener.
+func (l listener) gets(addr netip.Addr) bool { return !l.addr.IsValid() || l.addr == addr }
+
+// add adds a listener, unless a request could go to it and to another one.
+func (s listeners) add(id uint64, l listener) error {
+	for _, o := range s[id] {
+		if l.gets(o.addr) || o.gets(l.addr) {
+			return driver.ErrListening
+		}
+	}
+	s[id] = append(s[id], l)
+	return nil
 }
 
-// overlaps reports whether a request could go to both listeners.
-func (l *listener) overlaps(o *listener) bool {
-	return (l.id^o.id)&l.mask&o.mask == 0 &&
-		(!l.addr.IsValid() || !o.addr.IsValid() || l.addr == o.addr)
+// remove removes the listener of a member on a service ID.
+func (s listeners) remove(id uint64, slot uint8) bool {
+	k := slices.IndexFunc(s[id], func(l listener) bool { return l.slot == slot })
+	if k < 0 {
+		return false
+	}
+	if s[id] = slices.Delete(s[id], k, k+1); len(s[id]) == 0 {
+		delete(s, id)
+	}
+	return true
 }
 
 // Offsets in MADs of connection management (IBA 12.6). The other messages have the communication
@@ -36,16 +56,15 @@ const (
 
 // route returns the slot that gets a MAD to an address. It is 0 for MADs that the service itself
 // handles, and for those that are not valid.
-func route(b []byte, dst netip.Addr, listeners []listener) uint8 {
+func route(b []byte, dst netip.Addr, all listeners) uint8 {
 	m, err := cm.ParseMAD(b)
 	if err != nil {
 		return 0
 	}
 	switch m.Attribute() {
 	case cm.AttrREQ, cm.AttrSIDRREQ:
-		id := binary.BigEndian.Uint64(m[offService:])
-		for i := range listeners {
-			if l := &listeners[i]; l.matches(id, dst) {
+		for _, l := range all[binary.BigEndian.Uint64(m[offService:])] {
+			if l.gets(dst) {
 				return l.slot
 			}
 		}

@@ -59,14 +59,17 @@ type Server struct {
 	state    netState // told to members
 	reports  uint64   // requests for reports
 	unmerged bool     // see unmerge
-	forwards struct {
-		sync.Mutex
-		listeners []listener
-		mads      [slots]int // sockets to members; 0: none
-		enc       frame.Encoder
-		buf       [maxFrame]byte
-		dropped   uint64
-	}
+	forwards forwards
+}
+
+// forwards are what Forward needs.
+type forwards struct {
+	sync.Mutex
+	listeners listeners
+	mads      [slots]int // sockets to members; 0: none
+	enc       frame.Encoder
+	buf       [maxFrame]byte
+	dropped   uint64
 }
 
 var _ driver.Member = (*Server)(nil)
@@ -88,7 +91,8 @@ func New(path string, o Options) (*Server, error) {
 		empty: make(chan struct{}, 1),
 		kick:  make(chan struct{}, 1), stop: make(chan struct{}), conns: map[*session]bool{},
 		refusals: make(chan struct{}, maxConns),
-		groups:   map[netip.Addr]*group{}, next: 1}, nil
+		groups:   map[netip.Addr]*group{}, next: 1,
+		forwards: forwards{listeners: listeners{}}}, nil
 }
 
 // listen makes the socket in a folder of its own, which only this user may enter, so that nobody
@@ -390,9 +394,11 @@ func (s *Server) release(n *session) {
 	if n.slot == 0 {
 		return
 	}
-	s.unlisten(func(l *listener) bool { return l.slot == n.slot })
 	f := &s.forwards
 	f.Lock()
+	for id := range f.listeners {
+		f.listeners.remove(id, n.slot)
+	}
 	_ = unix.Close(f.mads[n.slot])
 	f.mads[n.slot] = 0
 	f.Unlock()

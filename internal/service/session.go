@@ -146,9 +146,9 @@ func (n *session) handle(m *message) error {
 			r.Hop = &hop
 		}
 	case m.Op == opListen:
-		err = n.listen(m.Service, m.Mask)
+		err = n.listen(m.Service)
 	case m.Op == opUnlisten:
-		n.unlisten(m.Service, m.Mask)
+		n.unlisten(m.Service)
 	default:
 		return errProtocol
 	}
@@ -274,22 +274,19 @@ func (n *session) close(a netip.Addr) {
 	n.s.closeSocket(n.slot, a)
 }
 
-func (n *session) listen(id, mask uint64) error {
-	if mask != ^uint64(0) {
-		return refuse("it listens on a range of service IDs")
-	}
+func (n *session) listen(id uint64) error {
 	if n.listens == maxListens {
 		return refuse("it listens on more than %d service IDs", maxListens)
 	}
-	err := n.s.listenAt(listener{slot: n.slot, id: id, mask: mask, addr: n.only})
+	err := n.s.listenAt(id, listener{slot: n.slot, addr: n.only})
 	if err == nil {
 		n.listens++
 	}
 	return err
 }
 
-func (n *session) unlisten(id, mask uint64) {
-	if n.s.unlistenAt(n.slot, id, mask) {
+func (n *session) unlisten(id uint64) {
+	if n.s.unlistenAt(n.slot, id) {
 		n.listens--
 	}
 }
