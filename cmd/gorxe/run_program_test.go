@@ -86,7 +86,7 @@ func TestUserPrograms(t *testing.T) {
 	})
 	defer dev.Close()
 	r := run(t, nil, "run", "--dev", socket, "--", "true")
-	r.fails(1, "has 1 programs at this service, the limit")
+	r.fails(1, "has 1 programs at this service, the limit: end one, or raise --user-programs")
 }
 
 // When the service is killed, a stock program gets an event and does not hang.

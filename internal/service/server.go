@@ -326,7 +326,8 @@ func (s *Server) join(n *session) (mads int, err error) {
 		}
 	}
 	if same >= s.options.PerUser {
-		return -1, refuse("user %d has %d programs at this service, the limit", n.cred.Uid, same)
+		return -1, refuse("user %d has %d programs at this service, the limit: end one, or raise "+
+			"--user-programs of gorxe up", n.cred.Uid, same)
 	}
 	// While a socket is kept, those of all programs that leave later are not removed.
 	if same+kept >= 2*s.options.PerUser && s.keepers()[n.cred.Uid] {
