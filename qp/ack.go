@@ -104,8 +104,8 @@ func (e *Engine) keep(q *QP) bool {
 	return true
 }
 
-// dueAck returns a QP whose ACK must be sent now. A requested ACK waits for a step in which the
-// requester did not request it again and no data was sent.
+// dueAck returns a QP whose ACK must be sent now. So that it does not delay the program's reply, a
+// requested ACK waits for a step after that of the request in which no data was sent.
 func (e *Engine) dueAck(now Time) *QP {
 	for q := e.lists[inAckSoon].head; q != nil; q = e.lists[inAckSoon].head {
 		if now < q.ackDue() && (now <= q.ackSince || now == e.lastData) {
