@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 	"sync"
@@ -358,6 +359,8 @@ func TestClasses(t *testing.T) {
 		}
 		g.must(<-done)
 		mu.Lock()
+		seen := maps.Clone(marks) // Query waits for the owner, which may wait for mu
+		mu.Unlock()
 		for i, conn := range g.conn {
 			for k, q := range []*roce.QP{conn.data[0], conn.ctl} {
 				a, err := q.Query()
@@ -365,11 +368,10 @@ func TestClasses(t *testing.T) {
 				if err != nil || int(a.Class) != want {
 					t.Errorf("%+v: side %d: class %d, %v, want %d", c, i, a.Class, err, want)
 				}
-				if m, ok := marks[q.QPN()]; !ok || m != c.dscp[k] {
+				if m, ok := seen[q.QPN()]; !ok || m != c.dscp[k] {
 					t.Errorf("%+v: packets to side %d have DSCP %d, want %d", c, i, m, c.dscp[k])
 				}
 			}
 		}
-		mu.Unlock()
 	}
 }
