@@ -96,7 +96,8 @@ func (e *Engine) awaitAck(q *QP) {
 // keep makes the due ACK of a QP wait for the program's reply, if KeepAcks wants that. It does not
 // while the QP itself waits for an ACK: the peer could wait in the same way.
 func (e *Engine) keep(q *QP) bool {
-	if !q.canReply() || !q.ackAsked || !q.rec.replies.soon() || q.una != q.max {
+	if q.list == inAckKept || !q.canReply() || !q.ackAsked || !q.rec.replies.soon() ||
+		q.una != q.max {
 		return false
 	}
 	e.unlist(q)

@@ -128,7 +128,7 @@ func (e *Engine) wake(now Time) {
 	}
 	for _, id := range ackLists {
 		for q := e.lists[id].head; q != nil && now >= q.ackDue(); q = e.lists[id].head {
-			if id == inAckKept || !e.keep(q) {
+			if !e.keep(q) {
 				q.ackAtOnce()
 			}
 		}

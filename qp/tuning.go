@@ -16,9 +16,9 @@ const (
 // An immediate ACK costs a frame and a system call for every message and delays the data that the
 // user posts in response. ACKs are therefore delayed. If the requester set AckReq, the ACK is sent
 // in the first later step in which no data is sent, after ackSoon at the latest, or when ackBatch
-// packets wait for it. Otherwise only the requester's queue slots wait for it, and it
-// is sent after ackLate, well before the requester's first probe. IBA 9.7.5.1.2 allows both: an ACK
-// covers all packets before it, and any packet may be acknowledged.
+// packets wait for it. Otherwise only the requester's queue slots wait for it, and it is sent after
+// ackLate, well before the requester's first probe. IBA 9.7.5.1.2 allows both: an ACK covers all
+// packets before it, and any packet may be acknowledged.
 //
 // On a host where programs need all CPUs, a process wakes up for each ACK at either side. There the
 // ACK of a message waits for the program's reply, if it usually replies; see Engine.KeepAcks. It

@@ -21,15 +21,8 @@ type Device struct {
 	Uverbs uint64 // device number of the verbs device, as unix.Mkdev returns it
 	CM     uint64 // device number of rdma_cm; 0: there is none
 
-	Resources []Resource
-	Objects   func() Objects            // of the processes that use the device; nil: there are none
-	Counters  iter.Seq2[string, uint64] // names and values; nil: there are none
-}
-
-// Resource is a kind of objects and their number, for example "qp".
-type Resource struct {
-	Name  string
-	Count uint64
+	Objects  func() Objects            // of the processes that use the device; nil: there are none
+	Counters iter.Seq2[string, uint64] // names and values; nil: there are none
 }
 
 // Numbers of the protocol: client, commands and attributes.
@@ -203,10 +196,10 @@ func (d *Device) port(m *message) {
 
 func (d *Device) resources(m *message) {
 	m.nested(attrSummary, func() {
-		for _, r := range d.Resources {
+		for name, n := range d.objects().counts {
 			m.nested(attrSummaryEntry, func() {
-				m.text(attrSummaryName, r.Name)
-				m.u64(attrSummaryCurr, r.Count)
+				m.text(attrSummaryName, name)
+				m.u64(attrSummaryCurr, uint64(n))
 			})
 		}
 	})

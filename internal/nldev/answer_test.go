@@ -1,6 +1,8 @@
 package nldev
 
 import (
+	"bytes"
+	"maps"
 	"net/netip"
 	"testing"
 
@@ -9,8 +11,7 @@ import (
 
 var device = &Device{Name: "rxe0", Interface: "eth0", Index: 7, Up: true,
 	GUID: [8]byte{1, 2, 3, 4, 5, 6, 7, 8}, Uverbs: 231<<8 | 192,
-	Resources: []Resource{{"qp", 3}},
-	Counters:  func(yield func(string, uint64) bool) { yield("sent_pkts", 1<<40) }}
+	Counters: func(yield func(string, uint64) bool) { yield("sent_pkts", 1<<40) }}
 
 // request builds a request.
 func request(cmd, flags uint16, add func(*message)) []byte {
@@ -35,6 +36,16 @@ func answer(t *testing.T, b []byte) (kinds []uint16, first map[uint16][]byte) {
 		}
 	}
 	return kinds, first
+}
+
+// entries returns the contents of the attributes in a table.
+func entries(table []byte) (list [][]byte) {
+	for b := table; len(b) >= attrSize; {
+		n := int(order.Uint16(b))
+		list = append(list, b[attrSize:n])
+		b = b[min(len(b), aligned(n)):]
+	}
+	return list
 }
 
 func TestDevices(t *testing.T) {
@@ -87,10 +98,18 @@ func TestChardev(t *testing.T) {
 }
 
 func TestResources(t *testing.T) {
+	defer func() { device.Objects = nil }()
+	device.Objects = func() Objects { return Objects{QPs: make([]QP, 3)} }
 	_, a := answer(t, request(cmdResGet, unix.NLM_F_REQUEST, nil))
-	entry := attrs(attrs(a[attrSummary])[attrSummaryEntry])
-	if string(entry[attrSummaryName]) != "qp\x00" || order.Uint64(entry[attrSummaryCurr]) != 3 {
-		t.Errorf("entry = %v, want 3 qp", entry)
+	want := map[string]uint64{"pd": 0, "cq": 0, "qp": 3, "cm_id": 0, "mr": 0, "srq": 0, "ctx": 0}
+	got := map[string]uint64{}
+	for _, b := range entries(a[attrSummary]) {
+		entry := attrs(b)
+		name := string(bytes.TrimRight(entry[attrSummaryName], "\x00"))
+		got[name] = order.Uint64(entry[attrSummaryCurr])
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("summary = %v, want %v", got, want)
 	}
 }
 
@@ -116,8 +135,7 @@ func TestCounters(t *testing.T) {
 
 // A list has all objects, up to a limit, in messages that programs can receive.
 func TestObjects(t *testing.T) {
-	old := device.Objects
-	defer func() { device.Objects = old }()
+	defer func() { device.Objects = nil }()
 	const n = 200
 	o := Objects{PDs: []PD{{1, 2, 99}}, CQs: []CQ{{3, 256, 1, 99}}, MRs: []MR{{4, 1, 1 << 33, 99}},
 		IDs: []ID{{ID: 5, QPN: 6, Type: 2, State: IDListen, Space: 0x106, PID: 99,
@@ -157,9 +175,7 @@ func TestObjects(t *testing.T) {
 		if len(m) > 4096 {
 			t.Errorf("a message has %d bytes, want at most 4096", len(m))
 		}
-		for b := attrs(m[headerSize:])[attrQPs]; len(b) >= attrSize; b = b[aligned(int(order.Uint16(b))):] {
-			seen++
-		}
+		seen += len(entries(attrs(m[headerSize:])[attrQPs]))
 	}
 	if seen != n {
 		t.Errorf("the messages have %d QPs, want %d", seen, n)

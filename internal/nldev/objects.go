@@ -19,6 +19,13 @@ type Objects struct {
 	Contexts []Context
 }
 
+// counts yields the kinds of objects, as the command rdma names them, and the number of each.
+func (o Objects) counts(yield func(kind string, n int) bool) {
+	_ = yield("pd", len(o.PDs)) && yield("cq", len(o.CQs)) && yield("qp", len(o.QPs)) &&
+		yield("cm_id", len(o.IDs)) && yield("mr", len(o.MRs)) && yield("srq", len(o.SRQs)) &&
+		yield("ctx", len(o.Contexts))
+}
+
 // PD is a protection domain.
 type PD struct {
 	ID   uint32
@@ -143,12 +150,16 @@ const (
 	maxSRQQPs  = 100  // QPs of an SRQ, of 12 bytes each; others are left out
 )
 
+func (d *Device) objects() Objects {
+	if d.Objects == nil {
+		return Objects{}
+	}
+	return d.Objects()
+}
+
 // list returns the messages of a list, without its end.
 func (d *Device) list(cmd uint16, reply header) [][]byte {
-	if d.Objects == nil {
-		return nil
-	}
-	o := d.Objects()
+	o := d.objects()
 	switch cmd {
 	case cmdPDs:
 		return put(d, reply, attrPDs, attrPD, o.PDs, (*message).pd)

@@ -3,6 +3,7 @@ package osnet
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -78,6 +79,19 @@ func AwaitAddrs(read func() (Addresses, error)) ([]netip.Prefix, error) {
 func Running(a *netlink.LinkAttrs) bool {
 	const want = unix.IFF_UP | unix.IFF_LOWER_UP
 	return a.RawFlags&want == want
+}
+
+// AddrsOf returns the addresses of an interface of this process's network namespace, without zones;
+// none if they cannot be read.
+func AddrsOf(i *net.Interface) (list []netip.Addr) {
+	addrs, _ := i.Addrs()
+	for _, p := range addrs {
+		if n, ok := p.(*net.IPNet); ok {
+			a, _ := netip.AddrFromSlice(n.IP)
+			list = append(list, a.Unmap())
+		}
+	}
+	return list
 }
 
 // MainName returns the name of the interface that name, or an alternative name, stands for. It

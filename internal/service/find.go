@@ -3,6 +3,7 @@ package service
 import (
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/gorxe/gorxe/internal/osnet"
 )
@@ -30,16 +31,8 @@ func PathsOf(name string, ns int) (paths []string) {
 func interfacesOf(a netip.Addr) (names []string) {
 	list, _ := net.Interfaces()
 	for i := range list {
-		addrs, _ := list[i].Addrs()
-		for _, p := range addrs {
-			n, ok := p.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			if b, _ := netip.AddrFromSlice(n.IP); b.Unmap() == a {
-				names = append(names, list[i].Name)
-				break
-			}
+		if slices.Contains(osnet.AddrsOf(&list[i]), a) {
+			names = append(names, list[i].Name)
 		}
 	}
 	return names

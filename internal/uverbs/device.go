@@ -117,12 +117,8 @@ func (d *Device) Open(pid int) (*Context, error) {
 func (d *Device) Close() error {
 	d.mu.Lock()
 	d.closed = true
-	var open []*Context
-	for c := range d.contexts {
-		open = append(open, c)
-	}
 	d.mu.Unlock()
-	for _, c := range open {
+	for _, c := range d.open() {
 		c.event(0, eventDeviceFatal)
 		c.Close()
 	}

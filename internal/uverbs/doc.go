@@ -42,7 +42,7 @@
 //   - space.go, transfer.go, maps.go, maps_unsafe.go: memory of the program
 //   - memory.go, window.go: PDs and MRs; memory windows
 //   - cq.go, channel.go: CQs; completion channels and asynchronous events
-//   - resources.go: counts of objects
+//   - resources.go: descriptions of objects
 //   - doorbell.go: doorbells that are not intercepted
 //   - crowd.go: no spinning while programs need the CPU
 //   - qp.go, transition.go, wqe.go: QPs, the rules of MODIFY_QP, and work requests

@@ -113,8 +113,8 @@ func TestReregAtLimit(t *testing.T) {
 			a, uint32(0), uint32(0)), 8, 0); no != c.want {
 			t.Errorf("REREG_MR of %d bytes: errno %d (%[2]v), want %d", c.bytes, no, c.want)
 		}
-		if r := p.ctx.dev.Resources(); r.MRs != 1 {
-			t.Fatalf("%d regions after REREG_MR of %d bytes, want 1", r.MRs, c.bytes)
+		if n := len(p.ctx.dev.Objects().MRs); n != 1 {
+			t.Fatalf("%d regions after REREG_MR of %d bytes, want 1", n, c.bytes)
 		}
 	}
 	p.do(cmdDeregMR, enc(handle), 0, 0)

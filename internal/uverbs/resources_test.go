@@ -8,15 +8,15 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-func TestResources(t *testing.T) {
+func TestObjectsUntilClose(t *testing.T) {
 	a, _ := connected(t, 2, 4096)
-	if got, want := a.dev.Resources(), (Resources{PDs: 1, CQs: 1, QPs: 1, MRs: 1,
-		Contexts: 1}); got != want {
-		t.Errorf("Resources() = %+v, want %+v", got, want)
+	if o := a.dev.Objects(); len(o.PDs) != 1 || len(o.CQs) != 1 || len(o.QPs) != 1 ||
+		len(o.MRs) != 1 || len(o.Contexts) != 1 || len(o.SRQs) != 0 {
+		t.Errorf("Objects() = %+v, want one of each kind but SRQs", o)
 	}
 	a.ctx.Close()
-	if got := a.dev.Resources(); got != (Resources{}) {
-		t.Errorf("Resources() = %+v after Close, want none", got)
+	if o := a.dev.Objects(); !reflect.DeepEqual(o, nldev.Objects{}) {
+		t.Errorf("Objects() = %+v after Close, want none", o)
 	}
 }
 

@@ -133,13 +133,10 @@ func (d *described) files() sysfs.Device {
 }
 
 func (d *described) netlink() nldev.Device {
-	info, r := d.dev.Info(), d.verbs.Resources()
+	info := d.dev.Info()
 	return nldev.Device{Name: deviceName, Interface: info.Name, Index: d.index, Up: info.Up,
 		GUID: d.verbs.NodeGUID(), Uverbs: sysfs.UverbsNumber, CM: sysfs.CMNumber,
-		Resources: []nldev.Resource{{Name: "pd", Count: r.PDs}, {Name: "cq", Count: r.CQs},
-			{Name: "qp", Count: r.QPs}, {Name: "cm_id", Count: uint64(len(d.cm.IDs()))},
-			{Name: "mr", Count: r.MRs}, {Name: "srq", Count: r.SRQs},
-			{Name: "ctx", Count: r.Contexts}}, Objects: d.objects, Counters: d.counters}
+		Objects: d.objects, Counters: d.counters}
 }
 
 func (d *described) objects() nldev.Objects {

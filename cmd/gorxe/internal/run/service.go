@@ -70,14 +70,8 @@ func partServed(iface string, err error) error {
 	if no != nil {
 		return err // an address
 	}
-	addrs, _ := i.Addrs()
-	for _, p := range addrs {
-		n, ok := p.(*net.IPNet)
-		if !ok {
-			continue
-		}
-		a, _ := netip.AddrFromSlice(n.IP)
-		if a = a.Unmap(); service.Serves(a) {
+	for _, a := range osnet.AddrsOf(i) {
+		if service.Serves(a) {
 			return fmt.Errorf("a node service has the address %v of %s: join it with --dev %v, or "+
 				"end it: %w", a, iface, a, err)
 		}
@@ -133,19 +127,9 @@ func serviceName(name string) string {
 		return name
 	}
 	for i := range list {
-		addrs, err := list[i].Addrs()
-		if err != nil {
-			continue
-		}
-		for _, p := range addrs {
-			n, ok := p.(*net.IPNet)
-			if !ok {
-				continue
-			}
-			b, _ := netip.AddrFromSlice(n.IP)
-			if b.Unmap() == a.WithZone("").Unmap() && (a.Zone() == "" || a.Zone() == list[i].Name) {
-				return list[i].Name
-			}
+		if (a.Zone() == "" || a.Zone() == list[i].Name) &&
+			slices.Contains(osnet.AddrsOf(&list[i]), a.WithZone("").Unmap()) {
+			return list[i].Name
 		}
 	}
 	return name
