@@ -112,6 +112,17 @@ func TestACKNotKept(t *testing.T) {
 	k.hears(ackOf(next))
 }
 
+// An ACK does not wait if the QP has a short Local ACK Timeout: its peer's may expire meanwhile.
+func TestACKNotKeptWithShortTimeout(t *testing.T) {
+	for timeout, kept := range map[uint8]bool{patient - 1: false, patient: true, AckNever: true} {
+		k, next := keepTalk(t, func(_ *InitAttr, a *Attr) { a.Timeout = timeout })
+		k.say(k.write(next, seq(8)))
+		if k.ReleaseAcks() == kept {
+			t.Errorf("Timeout %d: kept = %v, want %v", timeout, !kept, kept)
+		}
+	}
+}
+
 // An ACK does not wait while the QP itself waits for one. Two programs that send at the same time,
 // and then wait for completions, would otherwise wait for each other.
 func TestACKNotKeptWhileWaitingForACK(t *testing.T) {

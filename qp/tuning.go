@@ -29,6 +29,8 @@ const (
 	ackKept  Time = 1_000_000 // ns
 	ackBatch      = 16        // packets
 
+	patient = 10 // the smallest Attr.Timeout, 4.2 ms, with which ACKs are kept
+
 	manyReplies = 32 // answered messages from which on ACKs wait for replies
 	maxReplies  = 63 // so one message without an answer halves it to less than manyReplies
 )
