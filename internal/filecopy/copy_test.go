@@ -2,6 +2,7 @@ package filecopy_test
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -320,6 +321,21 @@ func TestOverwrite(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Directories keep setgid, which new ones inherit: their files belong to a shared group.
+func TestSetgidDirectory(t *testing.T) {
+	j := newJob(t)
+	must(t, os.MkdirAll(j.from+"/old/new", 0o700), os.Chmod(j.from+"/old", 0o700),
+		os.Mkdir(j.to+"/old", 0o755), os.Chmod(j.to+"/old", 0o500|os.ModeSetgid))
+	j.ok()
+	for _, name := range []string{"/old", "/old/new"} {
+		info, err := os.Stat(j.to + name)
+		must(t, err)
+		if want := 0o700 | fs.ModeDir | fs.ModeSetgid; info.Mode() != want {
+			t.Errorf("the mode of %s is %v, want %v", name, info.Mode(), want)
+		}
 	}
 }
 

@@ -139,7 +139,6 @@ func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry, gone *[]stri
 // unlock lets the owner of a directory delete its entries: this process may have stored it without
 // that permission. restore undoes that.
 func (r *remover) unlock(root *os.Root, name string) (restore func()) {
-	const attributes = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 	info, err := root.Lstat(name)
 	if err != nil || !info.IsDir() || info.Mode()&userAll == userAll || r.c.DryRun {
 		return func() {}

@@ -103,13 +103,16 @@ func (s *Sink) makeDir(n *node) error {
 	case !info.IsDir():
 		return errors.New("the receiver has a file of that name: remove it there")
 	}
-	n.perm = info.Mode().Perm()
+	n.perm = info.Mode() & attributes
 	if n.perm&userAll != userAll && !s.c.DryRun {
 		// The owner could not store files in it. leaveDir sets the permissions of the source.
 		n.opened = s.chmod(root, n.Name, n.perm|userAll) == nil
 	}
 	return nil
 }
+
+// attributes are the parts of a mode that chmod changes.
+const attributes = fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
 // chmod changes the mode of a directory without following links. Without permission to open it, a
 // link that takes its place meanwhile is followed, but not out of root.
@@ -196,13 +199,23 @@ func (s *Sink) setAttributes(n *node) error {
 	}
 	err = setTime(root, n.Mtime)
 	// The permissions come last: without search permission, the time cannot be set.
-	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm) {
-		err = root.Chmod(".", perm)
+	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm.Perm()) {
+		err = setPerm(root, perm)
 	}
 	if errors.Is(err, fs.ErrPermission) && !n.made {
 		return nil // a directory of another user, in which files may be stored
 	}
 	return err
+}
+
+// setPerm sets the permissions of a directory. It keeps setgid, which a directory may have
+// inherited so that its files belong to a group, and the sticky bit.
+func setPerm(root *os.Root, perm fs.FileMode) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	return root.Chmod(".", perm|info.Mode()&attributes&^fs.ModePerm)
 }
 
 // setTime sets the modification time of a directory.
