@@ -63,6 +63,28 @@ func TestCloseDeadPeer(t *testing.T) {
 	}
 }
 
+// Map fails if the connection fails while it waits to tell the peer.
+func TestMapDeadPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bed := newTestbed(t, testbed.Config{})
+		l := listenOn(t, bed, Config{})
+		client, server, err := tryDial(bed, l, Config{Mappings: 64})
+		check(t, err)
+		check(t, bed.Link.SetPlan(0, 1, loopback.Plan{Loss: 1}))
+		check(t, bed.Link.SetPlan(1, 0, loopback.Plan{Loss: 1}))
+		for i := 0; err == nil && i < 64; i++ {
+			_, err = server.Map(make([]byte, 8), int64(8*i))
+			if err == nil && server.rc.Err() != nil {
+				t.Errorf("Map %d succeeds although the connection has failed: %v", i, server.rc.Err())
+			}
+		}
+		if err == nil || !strings.Contains(err.Error(), "the peer does not answer") {
+			t.Errorf("Map() = %v, want that the peer does not answer", err)
+		}
+		_, _ = client.abort(), server.abort()
+	})
+}
+
 // A program that only writes learns of the end of the connection before the space ends.
 func TestWriteAfterEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

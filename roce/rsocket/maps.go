@@ -55,7 +55,7 @@ func (c *Conn) tell(m *roce.MR, offset int64) error {
 	}
 	c.maps = append(c.maps, m)
 	c.control()
-	return c.await(opener, c.deadlines[writer])
+	return c.awaitWritable(opener)
 }
 
 // WriteAt writes p into memory that the peer has opened with Map (riomap). It returns when p is
