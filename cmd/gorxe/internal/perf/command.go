@@ -188,9 +188,10 @@ func (f *flags) runs(ctx context.Context, c perf.Client, runs []perf.Run, out *p
 		switch {
 		case err == nil:
 			err = out.row(row)
-		case !f.test.Infinite || i == 0:
+		case !f.test.Infinite:
 		case cli.Interrupted(ctx):
 			return nil
+		case i == 0:
 		case errors.Is(err, stock.ErrServerGone), errors.Is(err, exchange.ErrGone),
 			errors.Is(err, exchange.ErrRemote):
 			return errStopped
