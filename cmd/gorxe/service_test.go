@@ -238,9 +238,11 @@ func TestRunBesideServiceOfAddress(t *testing.T) {
 	pair := needRoot(t, veth.Options{})
 	addr := pair.A.IPv4.Addr().String()
 	up := server(t, &pair.A, port, "up", addr, "--no-confine") // it removes its socket at the end
-	r := run(t, &pair.A, "run", "--dev", pair.A.Iface, "--datapath", "udp", "--", "true")
-	if r.status != 1 || !strings.Contains(r.err, "join it with --dev "+addr) {
-		t.Errorf("status %d, want 1 and a hint: %s", r.status, r.err)
+	for _, datapath := range []string{"auto", "udp"} {
+		r := run(t, &pair.A, "run", "--dev", pair.A.Iface, "--datapath", datapath, "--", "true")
+		if r.status != 1 || !strings.Contains(r.err, "join it with --dev "+addr) {
+			t.Errorf("%s: status %d, want 1 and a hint: %s", datapath, r.status, r.err)
+		}
 	}
 	run(t, &pair.A, "run", "--dev", addr, "--", "true").ok()
 	up.cmd.Process.Signal(syscall.SIGTERM)

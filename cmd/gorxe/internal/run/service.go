@@ -42,41 +42,45 @@ func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*
 	}
 	name := serviceName(d.Iface)
 	path := service.DefaultPath(name)
+	running := func() bool { return slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) }
 	unlock, failed := lock(ctx, diag, path)
 	if failed == nil {
 		defer func() { unlock(failed != nil) }()
-		if !slices.ContainsFunc(service.PathsOf(d.Iface, 0), service.Answers) {
+		if !running() {
 			failed = startService(ctx, diag, name, path)
 		}
 	}
 	if cli.Interrupted(ctx) {
 		return nil, cli.ErrInterrupted
 	}
+	if failed != nil && !running() {
+		// AF_XDP would take the packets of such a service.
+		if err := partServed(d.Iface, failed); err != nil {
+			return nil, err
+		}
+	}
 	dev, err := openDevice(ctx, diag, &d, opts)
 	if err == nil && failed != nil && dev.Info().Service == "" {
 		fmt.Fprintf(diag, "gorxe run: other programs cannot use %s at the same time: %v\n", d.Iface,
-			partServed(d.Iface, failed))
-	}
-	if errors.Is(err, roce.ErrBusy) {
-		err = partServed(d.Iface, err)
+			failed)
 	}
 	return dev, err
 }
 
-// partServed adds to the error of opening an interface that a service has one of its addresses, if
-// there is one, and how to use this service.
-func partServed(iface string, err error) error {
-	i, no := net.InterfaceByName(iface)
-	if no != nil {
-		return err // an address
+// partServed returns an error that says how to use the service of one of an interface's addresses,
+// or nil if there is no such service. failed is the error of starting a service of the interface.
+func partServed(iface string, failed error) error {
+	i, err := net.InterfaceByName(iface)
+	if err != nil {
+		return nil // iface is an address
 	}
 	for _, a := range osnet.AddrsOf(i) {
 		if service.Serves(a) {
 			return fmt.Errorf("a node service has the address %v of %s: join it with --dev %v, or "+
-				"end it: %w", a, iface, a, err)
+				"end it: %w", a, iface, a, failed)
 		}
 	}
-	return err
+	return nil
 }
 
 const (
