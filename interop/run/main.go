@@ -52,7 +52,7 @@ func main() {
 	flag.StringVar(&o.debian, "debian", "",
 		"Debian release of the guests; trixie brings Linux 6.12 (default: this host's)")
 	flag.DurationVar(&o.timeout, "timeout", 0,
-		"give up after this time (0: 45 min, with -core 15 min)")
+		"give up after this time (0: 90 min, with -core 15 min)")
 	flag.BoolVar(&o.refresh, "refresh", false,
 		"build the guest again from the packages that the archive has today")
 	flag.BoolVar(&o.verbose, "v", false, "print a line for each scenario as it ends")
@@ -62,7 +62,7 @@ func main() {
 		os.Exit(2)
 	}
 	if o.timeout <= 0 {
-		if o.timeout = 45 * time.Minute; o.core {
+		if o.timeout = 90 * time.Minute; o.core {
 			o.timeout = 15 * time.Minute
 		}
 	}
