@@ -55,6 +55,13 @@ func (l *Listener) idle() bool {
 	return err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
 }
 
+// Pending reports whether a call waits to be received.
+func (l *Listener) Pending() bool {
+	p := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n > 0 && p[0].Revents&unix.POLLIN != 0
+}
+
 // Wait returns when no process with the filter is left.
 func (l *Listener) Wait() error {
 	p := []unix.PollFd{{Fd: int32(l.fd)}}

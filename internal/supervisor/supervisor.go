@@ -48,7 +48,7 @@ type Supervisor struct {
 
 	calls, deviceCalls atomic.Uint64
 	waiting, running   atomic.Int32 // goroutines that wait for calls, and all that answer them
-	guarded            atomic.Bool  // relieve will run
+	guarded            atomic.Bool  // guard looks at waiting soon
 	readable           atomic.Bool  // the memory of the program has been read once
 	fatal              chan error   // the reason to end the program
 	provider           provider
@@ -84,8 +84,9 @@ func (s *Supervisor) startServer() {
 	go func() {
 		defer s.running.Add(-1)
 		err := s.l.Serve(func(c *seccomp.Call) bool {
+			s.calls.Add(1)
 			if s.waiting.Add(-1) == 0 && !s.guarded.Swap(true) {
-				time.AfterFunc(maxBusy, s.relieve)
+				s.guard()
 			}
 			s.handle(c)
 			return s.waitAgain()
@@ -99,12 +100,21 @@ func (s *Supervisor) startServer() {
 // waitAgain reports whether a goroutine that has answered a call waits for the next one.
 func (s *Supervisor) waitAgain() bool { return s.waiting.CompareAndSwap(0, 1) }
 
-// relieve starts another goroutine if none waits.
-func (s *Supervisor) relieve() {
-	s.guarded.Store(false)
-	if s.waiting.Load() == 0 && s.running.Load() < maxServers {
-		s.startServer()
-	}
+// guard starts another goroutine if none waits after maxBusy. If calls come and go meanwhile, it
+// does that only when one of them waits.
+func (s *Supervisor) guard() {
+	calls := s.calls.Load()
+	time.AfterFunc(maxBusy, func() {
+		busy := s.waiting.Load() == 0
+		if busy && s.calls.Load() != calls && !s.l.Pending() {
+			s.guard()
+			return
+		}
+		s.guarded.Store(false)
+		if busy && s.running.Load() < maxServers {
+			s.startServer()
+		}
+	})
 }
 
 // Run starts the program, forwards signals, and returns the exit status as a shell does: 128 plus
