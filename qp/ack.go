@@ -95,7 +95,7 @@ func (e *Engine) awaitAck(q *QP) {
 
 // keep makes the due ACK of a QP wait for the program's reply, if KeepAcks wants that. It does not
 // while the QP itself waits for an ACK: the peer could wait in the same way. Nor does it if the QP
-// has a short timeout, as the peer probably has too.
+// has a short Local ACK Timeout: the peer probably has the same.
 func (e *Engine) keep(q *QP) bool {
 	if q.list == inAckKept || !q.canReply() || !q.ackAsked || !q.rec.replies.soon() ||
 		q.una != q.max || q.rec.timeout != AckNever && q.rec.timeout < patient {

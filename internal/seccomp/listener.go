@@ -49,17 +49,16 @@ func (l *Listener) Serve(handle func(*Call) bool) error {
 }
 
 // idle reports whether no process has the filter anymore.
-func (l *Listener) idle() bool {
-	p := []unix.PollFd{{Fd: int32(l.fd)}}
-	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0
-}
+func (l *Listener) idle() bool { return l.polled(0, unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) }
 
 // Pending reports whether a call waits to be received.
-func (l *Listener) Pending() bool {
-	p := []unix.PollFd{{Fd: int32(l.fd), Events: unix.POLLIN}}
+func (l *Listener) Pending() bool { return l.polled(unix.POLLIN, unix.POLLIN) }
+
+// polled polls for events, without waiting, and reports whether there is one of want.
+func (l *Listener) polled(events, want int16) bool {
+	p := []unix.PollFd{{Fd: int32(l.fd), Events: events}}
 	n, err := unix.Poll(p, 0)
-	return err == nil && n > 0 && p[0].Revents&unix.POLLIN != 0
+	return err == nil && n > 0 && p[0].Revents&want != 0
 }
 
 // Wait returns when no process with the filter is left.

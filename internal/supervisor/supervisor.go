@@ -100,8 +100,8 @@ func (s *Supervisor) startServer() {
 // waitAgain reports whether a goroutine that has answered a call waits for the next one.
 func (s *Supervisor) waitAgain() bool { return s.waiting.CompareAndSwap(0, 1) }
 
-// guard starts another goroutine if none waits after maxBusy. If calls come and go meanwhile, it
-// does that only when one of them waits.
+// guard starts another goroutine after maxBusy if none waits, and either one call took all that
+// time or a call waits. If calls only come and go, it looks again after maxBusy.
 func (s *Supervisor) guard() {
 	calls := s.calls.Load()
 	time.AfterFunc(maxBusy, func() {

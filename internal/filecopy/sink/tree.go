@@ -35,10 +35,10 @@ type node struct {
 	depth  int           // 0: the target directory
 	ready  chan struct{} // closed when the directory exists or err is set
 	err    error
-	absent bool // it does not exist, in a dry run
-	made   bool // it did not exist before
-	perm   fs.FileMode
-	opened bool // its permissions were changed from perm
+	absent bool        // it does not exist, in a dry run
+	made   bool        // it did not exist before
+	perm   fs.FileMode // attributes of an existing directory
+	opened bool        // its permissions were changed from perm
 
 	// Guarded by Sink.mu:
 	pending  int  // entries that are not finished

@@ -54,7 +54,7 @@ func (f *flags) open(ctx context.Context, diag io.Writer, opts []roce.Option) (*
 		return nil, cli.ErrInterrupted
 	}
 	if failed != nil && !running() {
-		// AF_XDP would take the packets of such a service.
+		// A device on AF_XDP would take the packets of a service that has one of the addresses.
 		if err := partServed(d.Iface, failed); err != nil {
 			return nil, err
 		}
