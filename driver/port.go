@@ -54,6 +54,7 @@ type Port interface {
 type Buf struct {
 	B     []byte // the frame
 	Token uint64 // identifies the buffer to the Port; must be returned unchanged
+	Size  int    // of each packet, with NoHeaders
 }
 
 // Info describes a Port.
@@ -132,10 +133,11 @@ type Overlapper interface {
 	WriteHeaders(b *Buf)
 }
 
-// NoHeaders marks a frame without headers. When it is sent, its B is a packet from the BTH to the
-// ICRC in memory of the owner, which may change after Send. Its PSN follows that of the frame
-// before in the same call, and its headers are the same but for the length. Only an Overlapper
-// sends such frames.
+// NoHeaders marks a frame without headers. When it is sent, its B has one or more packets of Size
+// bytes from the BTH to the ICRC in memory of the owner, which may change after Send. They differ
+// only in PSN and payload. The PSN follows that of the packet before in the same call, and the
+// headers are those of that packet but for the length. The ICRC of packet i of B is for the IPv4
+// identification i. Only an Overlapper sends such frames.
 const NoHeaders = 1 << 62
 
 // StatsReader is an optional interface of a Port that counts frames.

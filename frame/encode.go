@@ -124,10 +124,7 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 // Reseal computes the ICRC of a finished frame again, with the identification and the UDP source
 // port that its headers have.
 func (e *Encoder) Reseal(f []byte, netLen int) {
-	ipLen := lenIPv4
-	if netLen >= lenEthernet+lenIPv6+lenUDP {
-		ipLen = lenIPv6
-	}
+	ipLen := ipHeaderLen(netLen)
 	ip := f[netLen-lenUDP-ipLen:]
 	end := len(ip) - bth.ICRCLen
 	e.scratch.prepare(ip[:end], ipLen)
@@ -138,32 +135,66 @@ func (e *Encoder) Reseal(f []byte, netLen int) {
 // ICRC. It copies them while it computes the ICRC.
 func (e *Encoder) FinishWith(f []byte, netLen, at int, src []byte) {
 	ip, ipLen := e.finishHeaders(f, netLen)
+	e.seal(f, ip, ipLen, at, src)
+}
+
+// seal is the part of FinishWith after the headers are complete. ip is the frame from the IP header
+// on, whose length is ipLen.
+func (e *Encoder) seal(f, ip []byte, ipLen, at int, src []byte) {
 	end := len(ip) - bth.ICRCLen
 	at -= len(f) - len(ip)
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.fill(ip[:end], ipLen, at, src))
 }
 
+// FinishHeaders does what Finish does except for the ICRC. h has the headers of a frame of n bytes,
+// netLen before the BTH.
+func (e *Encoder) FinishHeaders(h []byte, netLen, n int) {
+	ipLen := ipHeaderLen(netLen)
+	e.finishIP(h[netLen-lenUDP-ipLen:], ipLen, n-(netLen-lenUDP-ipLen))
+}
+
+// FinishPart is FinishWith for packet i of a run, which the kernel sends with the identification i
+// over IPv4. FinishHeaders has finished the headers. Those of f are not valid afterwards: the
+// checksum is that of another identification.
+func (e *Encoder) FinishPart(f []byte, netLen, at int, src []byte, i int) {
+	ipLen := ipHeaderLen(netLen)
+	ip := f[netLen-lenUDP-ipLen:]
+	if ipLen == lenIPv4 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(i))
+	}
+	e.seal(f, ip, ipLen, at, src)
+}
+
 // finishHeaders does what Finish does except for the ICRC. It returns the frame from the IP header
 // on and the length of that header.
 func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
-	ipLen = lenIPv4
-	if netLen >= lenEthernet+lenIPv6+lenUDP {
-		ipLen = lenIPv6
-	}
+	ipLen = ipHeaderLen(netLen)
 	ip = f[netLen-lenUDP-ipLen:]
-	udpLen := len(ip) - ipLen
-	binary.BigEndian.PutUint16(ip[ipLen+4:], uint16(udpLen))
+	e.finishIP(ip, ipLen, len(ip))
+	return ip, ipLen
+}
+
+// ipHeaderLen returns the length of the IP header in network headers of netLen bytes.
+func ipHeaderLen(netLen int) int {
+	if netLen >= lenEthernet+lenIPv6+lenUDP {
+		return lenIPv6
+	}
+	return lenIPv4
+}
+
+// finishIP completes the IP and the UDP header of a packet of n bytes.
+func (e *Encoder) finishIP(ip []byte, ipLen, n int) {
+	binary.BigEndian.PutUint16(ip[ipLen+4:], uint16(n-ipLen))
 	if e.SourcePort != 0 {
 		binary.BigEndian.PutUint16(ip[ipLen:], e.SourcePort)
 		e.ID = 0
 	}
 	if ipLen == lenIPv4 {
-		finishIPv4(ip[:lenIPv4], len(ip), e.ID)
+		finishIPv4(ip[:lenIPv4], n, e.ID)
 		e.ID++
 	} else {
-		binary.BigEndian.PutUint16(ip[4:], uint16(udpLen))
+		binary.BigEndian.PutUint16(ip[4:], uint16(n-ipLen))
 	}
-	return ip, ipLen
 }
 
 // finishIPv4 sets length, identification and checksum. The checksum field holds the sum of all

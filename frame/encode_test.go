@@ -214,3 +214,32 @@ func TestMACString(t *testing.T) {
 		t.Error(s)
 	}
 }
+
+// FinishPart makes the packets that FinishWith makes with the identifications of a run, but for the
+// headers.
+func TestFinishPart(t *testing.T) {
+	for _, a := range []*Address{&addr4, &addr6} {
+		for _, n := range []int{64, 1024} {
+			payload := make([]byte, n)
+			for i := range payload {
+				payload[i] = byte(i * 7)
+			}
+			template, netLen := writeOnly(a, n)
+			h := bytes.Clone(template)[:netLen+bth.HeaderLen+bth.RETHLen]
+			e := &Encoder{SourcePort: bth.Port}
+			e.FinishHeaders(h, netLen, len(template))
+			for i := range 3 {
+				want := bytes.Clone(template)
+				putSourcePort(want, netLen, bth.Port)
+				(&Encoder{ID: uint16(i)}).FinishWith(want, netLen, len(h), payload)
+				got := make([]byte, len(want))
+				copy(got, h)
+				e.FinishPart(got, netLen, len(h), payload, i)
+				if !bytes.Equal(got[netLen:], want[netLen:]) {
+					t.Errorf("%v, %d bytes, packet %d:\n% x, want\n% x", a.Src, n, i, got[netLen:],
+						want[netLen:])
+				}
+			}
+		}
+	}
+}

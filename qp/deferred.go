@@ -17,7 +17,7 @@ type Transmit struct {
 	// Ended is the number of packets of the SEND or WRITE message that this packet of an RC QP
 	// ends. It is 0 for other packets, messages of one packet, and without Config.Runs.
 	Ended int
-	// Next is the number of packets that PollNext can write after this one.
+	// Next is the number of packets that PollRun can prepare after this one.
 	Next int
 }
 

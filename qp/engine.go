@@ -119,9 +119,10 @@ type Engine struct {
 	uncopied  *QP                        // whose sent work request completes in Copied
 	tx        Transmit                   // the result of PollTransmit
 	inMessage bool                       // the last packet does not end its message
-	middle    middle                     // for PollNext
-	arrivals  arrivals                   // for HandleNext
-	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
+	middle    middle                     // for PollRun
+	run       Run
+	arrivals  arrivals        // for HandleNext
+	spill     [maxPacket]byte // for packets that may not fit the caller's buffer
 }
 
 // NewEngine returns an engine without QPs.

@@ -41,22 +41,30 @@ func (c *cable) turn() {
 func (c *cable) drain(i int, deliver func(to *end)) {
 	e, to := c.ends[i], c.ends[1-i]
 	e.HandleDoorbells(c.now)
-	var tx *Transmit
-	for e.HasTransmit(c.now) {
-		if tx != nil && tx.Next > 0 {
-			tx = e.PollNext(c.now, c.buf[:])
-		} else {
-			tx = e.PollTransmit(c.now, c.buf[:])
+	for next := 0; e.HasTransmit(c.now); {
+		if r := e.PollRun(c.now, next, len(c.buf)); r != nil {
+			next -= r.Packets
+			for i := range r.Packets {
+				copy(c.buf[len(r.Header):], r.Put(c.buf[:], i))
+				c.deliver(e, to, c.buf[r.NetLen:r.Len], deliver)
+			}
+			continue
 		}
+		tx := e.PollTransmit(c.now, c.buf[:])
 		if tx == nil {
 			return
 		}
-		if err := c.pkt.Parse(c.buf[tx.NetLen:tx.Len]); err != nil {
-			c.t.Fatal(err)
-		}
-		c.pkt.Src, c.pkt.Dst, c.pkt.NetHeader = e.gid, to.gid, grhZeros[:]
-		deliver(to)
+		next = tx.Next
+		c.deliver(e, to, c.buf[tx.NetLen:tx.Len], deliver)
 	}
+}
+
+func (c *cable) deliver(from, to *end, b []byte, deliver func(to *end)) {
+	if err := c.pkt.Parse(b); err != nil {
+		c.t.Fatal(err)
+	}
+	c.pkt.Src, c.pkt.Dst, c.pkt.NetHeader = from.gid, to.gid, grhZeros[:]
+	deliver(to)
 }
 
 var grhZeros [GRHLen]byte

@@ -1,15 +1,17 @@
 package qp
 
 import (
+	"encoding/binary"
+
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/mr"
 )
 
 // Middle packets of a message or READ response differ only in PSN and payload. For one of them,
 // PollTransmit makes all checks and says in Transmit.Next for how many of the following ones they
-// hold: nothing ends there, waits, or asks for an ACK. PollNext writes these.
+// hold: nothing ends there, waits, or asks for an ACK. PollRun prepares these together.
 
-// middle describes the packets that PollNext writes for the QP that is being served.
+// middle describes the packets that PollRun may prepare for the QP that is being served.
 type middle struct {
 	rest   []byte  // their payloads; if the memory is of another process, what was loaded of it
 	size   uint32  // of one payload: the path MTU
@@ -17,37 +19,64 @@ type middle struct {
 	op     bth.Opcode
 }
 
-// PollNext is PollTransmit for a packet that follows the last one, if its Transmit.Next is not 0.
-// Between the two calls, the caller makes no other call to the engine except Copied. The result is
-// nil if b is too short.
-func (e *Engine) PollNext(now Time, b []byte) *Transmit {
-	tx, m, q := &e.tx, &e.middle, e.serving
-	if tx.Next <= 0 || len(b) < q.maxPacketLen() {
-		return nil
-	}
-	tx.Next--
-	psn := q.nxt
-	if a := m.answer; a != nil {
-		psn = a.psn + uint64(a.sent)
-		q.mayResend(now, a) // it counts what is sent for the first time
-		a.advance()
-	} else {
-		q.sq.curPkt++
-		q.sent(now, 1, false)
-	}
-	_, netLen := q.header(b, m.op, psn, false, 0)
-	at := netLen + bth.HeaderLen
-	tx.Len = at + int(m.size)
-	e.undefer()
-	e.copyOut(b[at:tx.Len], at, m.rest[:m.size])
-	m.rest = m.rest[m.size:]
-	q.countSent(m.size)
-	e.quantumLeft -= uint32(tx.Len)
-	e.c.SentPkts++
-	return tx
+// Run describes packets that differ only in PSN and payload. Put writes them.
+type Run struct {
+	Packets int
+	Len     int     // of each, bytes
+	NetLen  int     // of them, the network headers before the BTH
+	QPN     bth.QPN // of the QP that sends them
+	// Header has the headers of the first packet. The caller may complete the network headers.
+	Header []byte
+
+	psn      uint64 // of the first packet
+	payloads []byte
+	header   [bth.MaxNetHeader + bth.HeaderLen]byte
 }
 
-// following prepares for PollNext after a packet that does not end its message or READ response. It
+// PollRun is PollTransmit for up to most packets that follow the last one, if its Transmit.Next is
+// not 0. The caller writes all of them with Put before it makes another call to the engine. space
+// is the length of its buffers. The result is valid until the next call. It is nil if most is not
+// positive, or if space is too short.
+func (e *Engine) PollRun(now Time, most, space int) *Run {
+	r, m, q := &e.run, &e.middle, e.serving
+	n := min(e.tx.Next, most)
+	if n <= 0 || space < q.maxPacketLen() {
+		return nil
+	}
+	e.tx.Next -= n
+	r.psn = q.nxt
+	if a := m.answer; a != nil {
+		r.psn = a.psn + uint64(a.sent)
+		for range n {
+			q.mayResend(now, a) // it counts what is sent for the first time
+			a.advance()
+		}
+	} else {
+		q.sq.curPkt += uint32(n)
+		q.sent(now, uint64(n), false)
+	}
+	_, r.NetLen = q.header(r.header[:], m.op, r.psn, false, 0)
+	r.Header = r.header[:r.NetLen+bth.HeaderLen]
+	r.Packets, r.Len, r.QPN = n, len(r.Header)+int(m.size), q.qpn
+	bytes := uint32(n) * m.size
+	r.payloads, m.rest = m.rest[:bytes], m.rest[bytes:]
+	q.countSent(bytes)
+	e.quantumLeft -= uint32(n * r.Len)
+	e.c.SentPkts += uint64(n)
+	return r
+}
+
+// Put writes packet i to b, but for most of its payload. The caller copies the result, which is
+// registered memory, to the payload's start. Packets may be written in any order.
+func (r *Run) Put(b []byte, i int) (payload []byte) {
+	n := copy(b, r.Header)
+	binary.BigEndian.PutUint32(b[n-4:], uint32(wirePSN(r.psn+uint64(i))))
+	size := r.Len - n
+	payload = r.payloads[i*size:][:size]
+	return payload[:mr.CopyOutLast(b[n:r.Len], payload)]
+}
+
+// following prepares for PollRun after a packet that does not end its message or READ response. It
 // returns Transmit.Next.
 func (q *QP) following(now Time) int {
 	if q.owes && q.hasAnswer(now) {

@@ -12,30 +12,44 @@ import (
 // sentBy is what an engine sends in one step, and what it remembers of it.
 type sentBy struct {
 	packets  [][]byte
-	nexts    int // packets of PollNext
+	inRuns   int // packets of PollRun
 	counters Counters
-	states   []string // after each packet
+	states   []string // after each packet; "": others were built with it
 }
 
-// sends returns what end i sends now. With next it uses PollNext where it may.
-func (w *world) sends(i int, q *QP, next bool) (s sentBy) {
+// packets writes all packets of a run, the last one first.
+func (r *Run) packets() [][]byte {
+	packets := make([][]byte, r.Packets)
+	for i := r.Packets - 1; i >= 0; i-- {
+		b := make([]byte, r.Len)
+		copy(b[len(r.Header):], r.Put(b, i))
+		packets[i] = b
+	}
+	return packets
+}
+
+// sends returns what end i sends now. It uses PollRun for up to run packets where it may.
+func (w *world) sends(i int, q *QP, run int) (s sentBy) {
 	e := w.ends[i]
 	e.HandleDoorbells(w.now)
-	var tx *Transmit
-	for e.HasTransmit(w.now) {
-		buf := make([]byte, 8192)
-		if next && tx != nil && tx.Next > 0 {
-			s.nexts++
-			tx = e.PollNext(w.now, buf)
+	for next := 0; e.HasTransmit(w.now); {
+		if next > 0 && run > 0 {
+			r := e.PollRun(w.now, run, 8192)
+			s.inRuns += r.Packets
+			s.packets = append(s.packets, r.packets()...)
+			s.states = append(s.states, make([]string, r.Packets-1)...)
+			next -= r.Packets
 		} else {
-			tx = e.PollTransmit(w.now, buf)
+			buf := make([]byte, 8192)
+			tx := e.PollTransmit(w.now, buf)
+			if tx == nil {
+				break
+			}
+			copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
+			e.Copied()
+			s.packets = append(s.packets, buf[:tx.Len])
+			next = tx.Next
 		}
-		if tx == nil {
-			break
-		}
-		copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
-		e.Copied()
-		s.packets = append(s.packets, buf[:tx.Len])
 		traffic, _ := q.Traffic()
 		state := fmt.Sprint(q.una, q.nxt, q.max, q.lastAsked, q.sq.cur, q.sq.curPkt,
 			q.history, traffic.Sent, e.serving == q, e.quantumLeft)
@@ -51,32 +65,32 @@ func (w *world) sends(i int, q *QP, next bool) (s sentBy) {
 	return s
 }
 
-// PollNext writes the packets that PollTransmit would have written, and leaves the same state.
-func TestPollNext(t *testing.T) {
+// PollRun makes the packets that PollTransmit would have made, and leaves the same state.
+func TestPollRun(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		op     Op
 		window int
 		runs   bool
 		sges   func(e *end) []SGE
-		nexts  bool // PollNext is used
+		inRuns bool // PollRun is used
 		pace   pacer
 	}{
-		{name: "WRITE", op: OpWrite, window: 256, runs: true, nexts: true,
+		{name: "WRITE", op: OpWrite, window: 256, runs: true, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(3, 40<<10+1)} }},
-		{name: "SEND", op: OpSend, window: 256, runs: true, nexts: true,
+		{name: "SEND", op: OpSend, window: 256, runs: true, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(64, 40<<10)} }},
-		{name: "SEND with immediate", op: OpSendImm, window: 256, nexts: true,
+		{name: "SEND with immediate", op: OpSendImm, window: 256, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(64, 20<<10)} }},
-		{name: "READ", op: OpRead, window: 256, runs: true, nexts: true,
+		{name: "READ", op: OpRead, window: 256, runs: true, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(1, 50<<10+1)} }},
-		{name: "a turn is shorter than the message", op: OpWrite, window: 256, nexts: true,
+		{name: "a turn is shorter than the message", op: OpWrite, window: 256, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(0, 60<<10)} }},
-		{name: "a window of 20 packets", op: OpWrite, window: 20, runs: true, nexts: true,
+		{name: "a window of 20 packets", op: OpWrite, window: 20, runs: true, inRuns: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(0, 60<<10)} }},
 		{name: "a window of 2 packets", op: OpWrite, window: 2, runs: true,
 			sges: func(e *end) []SGE { return []SGE{e.sge(0, 60<<10)} }},
-		{name: "pieces of several packets", op: OpWrite, window: 256, runs: true, nexts: true,
+		{name: "pieces of several packets", op: OpWrite, window: 256, runs: true, inRuns: true,
 			sges: func(e *end) []SGE {
 				return []SGE{e.sge(0, 5000), {}, e.sge(9000, 9000), e.sge(1, 8192)}
 			}},
@@ -84,7 +98,7 @@ func TestPollNext(t *testing.T) {
 			sges: func(e *end) []SGE {
 				return []SGE{e.sge(0, 1000), e.sge(900, 1000), e.sge(1, 1000), e.sge(7, 1000)}
 			}},
-		{name: "pacing permits 10 packets", op: OpWrite, window: 256, runs: true, nexts: true,
+		{name: "pacing permits 10 packets", op: OpWrite, window: 256, runs: true, inRuns: true,
 			pace: pacer{at: 500, burst: 10_400, perKB: 1000},
 			sges: func(e *end) []SGE { return []SGE{e.sge(0, 60<<10)} }},
 		{name: "pacing permits one packet", op: OpWrite, window: 256, runs: true,
@@ -94,8 +108,8 @@ func TestPollNext(t *testing.T) {
 			sges: func(e *end) []SGE { return []SGE{e.sge(0, 2048)} }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var got [2]sentBy
-			for i := range got {
+			var got [3]sentBy
+			for i, run := range []int{0, 1, 1000} {
 				w := newWorld(t, 3, func(cfg *Config) {
 					cfg.MaxWindow, cfg.Congestion, cfg.Runs = c.window, CongestionNone, c.runs
 				})
@@ -115,7 +129,7 @@ func TestPollNext(t *testing.T) {
 					from, q = 1, w.ends[1].qp
 					q.history = new(history)
 				}
-				got[i] = w.sends(from, q, i == 1)
+				got[i] = w.sends(from, q, run)
 				for k, b := range got[i].packets { // keys, QPNs and addresses of memory differ
 					p := &bth.Packet{}
 					must(t, p.Parse(b[bth.MaxNetHeader-4:]))
@@ -123,57 +137,67 @@ func TestPollNext(t *testing.T) {
 						p.BTH.AckReq(), p.Payload)
 				}
 			}
-			want, got1 := got[0], got[1]
-			if (got1.nexts > 0) != c.nexts {
-				t.Errorf("PollNext was used %d times, want it used: %v", got1.nexts, c.nexts)
-			}
-			if len(got1.packets) != len(want.packets) {
-				t.Fatalf("%d packets, want %d", len(got1.packets), len(want.packets))
-			}
-			for k := range want.packets {
-				if !bytes.Equal(got1.packets[k], want.packets[k]) {
-					t.Fatalf("packet %d is %.60s, want %.60s", k, got1.packets[k], want.packets[k])
+			for i, g := range got[1:] {
+				g.compare(t, got[0], i)
+				if (g.inRuns > 0) != c.inRuns {
+					t.Errorf("PollRun made %d packets, want any: %v", g.inRuns, c.inRuns)
 				}
-				if got1.states[k] != want.states[k] {
-					t.Fatalf("after packet %d: state %s, want %s", k, got1.states[k], want.states[k])
-				}
-			}
-			if got1.counters != want.counters {
-				t.Errorf("counters %+v, want %+v", got1.counters, want.counters)
 			}
 		})
 	}
 }
 
-// PollNext returns nothing if it must not be called, or if the packet does not fit.
-func TestPollNextRefuses(t *testing.T) {
+// compare reports an error unless the packets and the known states are those of want.
+func (s sentBy) compare(t *testing.T, want sentBy, i int) {
+	t.Helper()
+	if len(s.packets) != len(want.packets) {
+		t.Fatalf("%d: %d packets, want %d", i, len(s.packets), len(want.packets))
+	}
+	for k := range want.packets {
+		if !bytes.Equal(s.packets[k], want.packets[k]) {
+			t.Fatalf("%d: packet %d is %.60s, want %.60s", i, k, s.packets[k], want.packets[k])
+		}
+		if s.states[k] != "" && s.states[k] != want.states[k] {
+			t.Fatalf("%d: after packet %d: state %s, want %s", i, k, s.states[k], want.states[k])
+		}
+	}
+	if s.counters != want.counters {
+		t.Errorf("%d: counters %+v, want %+v", i, s.counters, want.counters)
+	}
+}
+
+// PollRun returns nothing if it must not be called, or if the packets do not fit.
+func TestPollRunRefuses(t *testing.T) {
 	w := newWorld(t, 3, func(cfg *Config) { cfg.Runs = true })
 	q, _ := w.pair(RC)
 	va, key := w.ends[1].remote(0)
 	e := w.ends[0]
-	if tx := e.PollNext(0, make([]byte, 8192)); tx != nil {
-		t.Errorf("PollNext() before PollTransmit = %+v, want nil", tx)
+	if r := e.PollRun(0, 9, 8192); r != nil {
+		t.Errorf("PollRun() before PollTransmit = %+v, want nil", r)
 	}
-	w.post(q, SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 4096)}, RemoteAddr: va, RKey: key})
+	w.post(q, SendWR{Op: OpWrite, SGEs: []SGE{e.sge(0, 5120)}, RemoteAddr: va, RKey: key})
 	e.HandleDoorbells(0)
-	if tx := e.PollTransmit(0, make([]byte, 8192)); tx.Next != 2 {
-		t.Fatalf("Next = %d after the first of 4 packets, want 2", tx.Next)
+	if tx := e.PollTransmit(0, make([]byte, 8192)); tx.Next != 3 {
+		t.Fatalf("Next = %d after the first of 5 packets, want 3", tx.Next)
 	}
-	if tx := e.PollNext(0, make([]byte, 1024)); tx != nil {
-		t.Errorf("PollNext() with a short buffer = %+v, want nil", tx)
+	if r := e.PollRun(0, 9, 1024); r != nil {
+		t.Errorf("PollRun() with short buffers = %+v, want nil", r)
 	}
-	for i := range 2 {
-		if tx := e.PollNext(0, make([]byte, 8192)); tx == nil || tx.Next != 1-i {
-			t.Errorf("PollNext() %d = %+v, want a packet", i, tx)
+	if r := e.PollRun(0, 0, 8192); r != nil {
+		t.Errorf("PollRun() for no packet = %+v, want nil", r)
+	}
+	for _, c := range [][2]int{{2, 2}, {9, 1}} {
+		if r := e.PollRun(0, c[0], 8192); r == nil || r.Packets != c[1] {
+			t.Errorf("PollRun() for %d packets = %+v, want %d packets", c[0], r, c[1])
 		}
 	}
-	if tx := e.PollNext(0, make([]byte, 8192)); tx != nil {
-		t.Errorf("PollNext() after the last one = %+v, want nil", tx)
+	if r := e.PollRun(0, 9, 8192); r != nil {
+		t.Errorf("PollRun() after the last one = %+v, want nil", r)
 	}
 }
 
 // In these states each packet needs all checks.
-func TestNoPollNext(t *testing.T) {
+func TestNoPollRun(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		// prepare prepares the QP, which has sent a packet of a WRITE of 20 packets if started.
@@ -183,7 +207,7 @@ func TestNoPollNext(t *testing.T) {
 	}{
 		{"a scoreboard is open", false, func(_ *world, q *QP) { q.openScoreboard() }, 0},
 		{"a retransmission", true, func(w *world, q *QP) {
-			w.sends(0, q, false)
+			w.sends(0, q, 0)
 			q.nxt = q.una
 			q.rewindCursor()
 			q.eng.schedule(q)
@@ -222,7 +246,7 @@ func TestNoPollNext(t *testing.T) {
 }
 
 // The repetition of a READ response is limited packet by packet.
-func TestNoPollNextForRepeatedRead(t *testing.T) {
+func TestNoPollRunForRepeatedRead(t *testing.T) {
 	k := newTalk(t, RC)
 	for i, want := range []int{2, 0} { // of 4 packets, as the first and the last are different
 		k.say(k.read(0, 0, 1000))

@@ -9,7 +9,7 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-// These tests are about states in which HandleNext and PollNext must not continue.
+// These tests are about states in which HandleNext and PollRun must not continue.
 
 // sent returns what an end sends now.
 func (w *world) sent(from int) (list []*bth.Packet) {
@@ -244,13 +244,13 @@ func (r oneReceive) Recv(wr *RecvWR) bool {
 	return true
 }
 
-// exchange passes packets between the ends, with HandleNext and PollNext, until nothing is sent. It
+// exchange passes packets between the ends, with HandleNext and PollRun, until nothing is sent. It
 // returns how many packets these have handled and written.
 func (w *world) exchange(qps [2]*QP) (handled, written int) {
 	for idle := 0; idle < 2; {
 		for i, q := range qps {
-			s := w.sends(i, q, true)
-			written += s.nexts
+			s := w.sends(i, q, 1000)
+			written += s.inRuns
 			batch := make([]*bth.Packet, len(s.packets))
 			for k, b := range s.packets {
 				batch[k] = w.parse(i, b[bth.MaxNetHeader-4:])
@@ -294,7 +294,7 @@ func TestNextWithForeignMemory(t *testing.T) {
 			w.post(a, SendWR{Op: c.op, SGEs: sges, RemoteAddr: 1<<40 + 7, RKey: rkey})
 			handled, written := w.exchange([2]*QP{a, b})
 			if handled < n/mtu*9/10 || written < n/mtu/2 {
-				t.Errorf("%v: HandleNext has handled %d packets, PollNext has written %d of %d", c.op,
+				t.Errorf("%v: HandleNext has handled %d packets, PollRun has made %d of %d", c.op,
 					handled, written, n/mtu)
 			}
 			if !bytes.Equal(p0.memory[5:5+n], p1.memory[7:7+n]) {

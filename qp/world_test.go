@@ -152,25 +152,31 @@ func endMAC(i int) bth.MAC { return bth.MAC{5: byte(i)} }
 func (w *world) pump(i int) bool {
 	e := w.ends[i]
 	e.HandleDoorbells(w.now)
-	var buf [8192]byte
 	did := false
-	var tx *Transmit
-	for e.HasTransmit(w.now) {
-		if tx != nil && tx.Next > 0 && w.pkts%7 != 0 {
-			tx = e.PollNext(w.now, buf[:])
+	for next := 0; e.HasTransmit(w.now); {
+		var packets [][]byte
+		netLen := 0
+		if r := e.PollRun(w.now, min(next, w.pkts%7), 8192); r != nil {
+			next -= r.Packets
+			packets, netLen = r.packets(), r.NetLen
 		} else {
-			tx = e.PollTransmit(w.now, buf[:])
-		}
-		if tx == nil {
-			break
+			buf := make([]byte, 8192)
+			tx := e.PollTransmit(w.now, buf)
+			if tx == nil {
+				break
+			}
+			copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
+			e.Copied()
+			next, netLen = tx.Next, tx.NetLen
+			packets = [][]byte{buf[:tx.Len]}
 		}
 		did = true
-		copy(buf[tx.PayloadAt:tx.Len], tx.Payload)
-		e.Copied()
-		if to := endMAC(1 - i); tx.NetLen != bth.MaxNetHeader-4 || bth.MAC(buf[:6]) != to {
-			w.t.Fatalf("network header missing: % x", buf[:tx.NetLen])
+		for _, b := range packets {
+			if to := endMAC(1 - i); netLen != bth.MaxNetHeader-4 || bth.MAC(b[:6]) != to {
+				w.t.Fatalf("network header missing: % x", b[:netLen])
+			}
+			w.send(i, b[netLen:])
 		}
-		w.send(i, buf[tx.NetLen:tx.Len])
 	}
 	return did
 }

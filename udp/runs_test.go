@@ -307,7 +307,7 @@ func TestJoinedPackets(t *testing.T) {
 			var b [1024]byte
 			full := packet(e, b[:], from, bth.PSN(i), size)
 			bufs[i].B = memory[at:][:copy(memory[at:], full[frame.PutHeaders(memory[at:], from):])]
-			bufs[i].Token |= driver.NoHeaders
+			bufs[i].Token, bufs[i].Size = bufs[i].Token|driver.NoHeaders, len(bufs[i].B)
 			at += len(bufs[i].B)
 		}
 		before := from.Stats()
@@ -418,7 +418,7 @@ func TestJoinAfterDropped(t *testing.T) {
 		}
 		if bufs[i].B = packet(e, bufs[i].B, &path, psn, 64); i == joined {
 			bufs[i].B = bytes.Clone(bufs[i].B[udpmsg.LenV4:])
-			bufs[i].Token |= driver.NoHeaders
+			bufs[i].Token, bufs[i].Size = bufs[i].Token|driver.NoHeaders, len(bufs[i].B)
 		}
 	}
 	if n, err := from.Send(bufs[:]); n != packets-1 || err != nil {

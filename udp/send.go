@@ -54,10 +54,10 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	for i := range bufs {
 		b := bufs[i].B
 		if bufs[i].Token&driver.NoHeaders != 0 {
-			if dropped {
-				p.out.Stats.TxDropped++
+			if size := bufs[i].Size; dropped {
+				p.out.Stats.TxDropped += uint64(len(b) / size)
 			} else {
-				p.out.Join(b)
+				p.out.Join(b, size)
 			}
 			continue
 		}

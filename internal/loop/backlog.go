@@ -102,11 +102,15 @@ func (b *bound) watch(now qp.Time, backlog int, waited bool) {
 func (l *Loop) passed(bufs []driver.Buf) {
 	now, o := int64(l.now()), &l.bound.output
 	for i := range bufs {
-		n := len(bufs[i].B)
-		if bufs[i].Token&driver.NoHeaders != 0 {
-			n += l.joiner.netLen // or nearly, if paths of both IP versions are in use
+		if bufs[i].Token&driver.NoHeaders == 0 {
+			o.Send(now, l.bound.size(len(bufs[i].B)))
+			continue
 		}
-		o.Send(now, l.bound.size(n))
+		// The length of the headers is that of the latest run, which is nearly right if paths of
+		// both IP versions are in use.
+		for range len(bufs[i].B) / bufs[i].Size {
+			o.Send(now, l.bound.size(l.joiner.netLen+bufs[i].Size))
+		}
 	}
 	if !l.eng.Bounded() {
 		o.Busy = min(o.Busy, now+int64(stuckTime))
@@ -123,7 +127,7 @@ func (l *Loop) transmitBounded(now qp.Time) int {
 		if n == 0 {
 			break
 		}
-		l.flush(n)
+		l.flush(n, n)
 		sent += n
 	}
 	l.holdBack(now, held && sent == 0)
@@ -143,7 +147,7 @@ func (l *Loop) buildBounded(now qp.Time, most int) (n int) {
 		if !l.eng.HasTransmit(now) || !l.allocate(n) {
 			break
 		}
-		tx := l.build(now, n, false)
+		tx := l.build(now, n)
 		if tx == nil {
 			break
 		}

@@ -6,34 +6,63 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// joiner has memory in which the middle packets of a batch are adjacent, for a driver.Overlapper.
+// joiner has memory in which the packets of a run are adjacent, for a driver.Overlapper.
 type joiner struct {
 	on     bool
 	b      []byte
 	end    int // of the packets in b
-	netLen int // length of the headers of the latest frame
+	netLen int // length of the headers of the latest run
 }
 
-// join builds the next packet behind the ones before, and makes it a frame without headers in buf.
-// It returns nil if there was none.
-func (l *Loop) join(now qp.Time, buf *driver.Buf) *qp.Transmit {
+// buildRun builds up to most packets that differ from the latest one only in PSN and payload, in
+// free buffers from number i on. It returns the number of packets and of buffers.
+func (l *Loop) buildRun(now qp.Time, i, most int) (packets, used int) {
+	join := l.joiner.on && l.tracer == nil
+	if !join {
+		most = min(most, l.txn-i)
+	}
+	bufs := l.tx[l.txAt+i:]
+	r := l.eng.PollRun(now, most, len(bufs[0].B)-bth.ICRCLen)
+	if r == nil {
+		return 0, 0
+	}
+	l.ctr.TxBytes += uint64(r.Packets * (r.Len + bth.ICRCLen))
+	if join {
+		l.join(r, &bufs[0])
+		return r.Packets, 1
+	}
+	for i := range r.Packets {
+		b := &bufs[i]
+		b.B = b.B[:r.Len+bth.ICRCLen]
+		payload := r.Put(b.B, i)
+		l.enc.FinishWith(b.B, r.NetLen, len(r.Header), payload)
+		if l.tracer != nil {
+			l.tracer.sent(r.QPN, b.B)
+		}
+	}
+	return r.Packets, r.Packets
+}
+
+// join builds the packets of a run behind each other and makes buf consist of them. The headers of
+// a packet are needed for the ICRC only, and overlap the end of the packet before it. So the last
+// one is built first.
+func (l *Loop) join(r *qp.Run, buf *driver.Buf) {
 	j := &l.joiner
-	if len(j.b) < j.end+len(buf.B) {
-		j.b = append(j.b, make([]byte, bth.MaxNetHeader+len(buf.B)*txBatch)...)
+	frame := r.Len + bth.ICRCLen
+	buf.Size = frame - r.NetLen
+	n := r.NetLen + r.Packets*buf.Size
+	if len(j.b) < j.end+n {
+		j.b, j.end = make([]byte, txBatch*len(buf.B)), 0 // earlier runs remain where they are
 	}
-	frame := j.b[j.end-j.netLen:][:len(buf.B)]
-	// The headers are needed for the ICRC only.
-	end := (*[bth.MaxNetHeader]byte)(j.b[j.end-bth.MaxNetHeader:])
-	before := *end
-	tx := l.eng.PollNext(now, frame[:len(frame)-bth.ICRCLen])
-	if tx == nil {
-		return nil
-	}
-	l.finish(tx, frame[:tx.Len+bth.ICRCLen])
-	*end = before
-	n := tx.Len + bth.ICRCLen - j.netLen
-	buf.B = j.b[j.end:][:n]
-	buf.Token |= driver.NoHeaders
+	b := j.b[j.end:][:n:n]
 	j.end += n
-	return tx
+	j.netLen = r.NetLen
+	l.enc.FinishHeaders(r.Header, r.NetLen, frame)
+	for i := r.Packets - 1; i >= 0; i-- {
+		f := b[i*buf.Size:][:frame]
+		payload := r.Put(f, i)
+		l.enc.FinishPart(f, r.NetLen, len(r.Header), payload, i)
+	}
+	buf.B = b[r.NetLen:]
+	buf.Token |= driver.NoHeaders
 }

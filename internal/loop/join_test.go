@@ -2,6 +2,7 @@ package loop
 
 import (
 	"bytes"
+	"errors"
 	"math/rand/v2"
 	"testing"
 
@@ -18,12 +19,11 @@ type overlapPort struct {
 	driver.Port
 	t        *testing.T
 	overlap  bool
-	memory   map[uint64][]byte // of buffers to send, by token
-	header   []byte            // of the latest frame
-	removed  [][]byte          // of received frames, in order
-	received []byte            // the packets of a call of Receive, after room for headers
-	original []byte            // the same, as received
-	joined   int               // frames that were sent without headers
+	header   []byte   // of the latest frame
+	removed  [][]byte // of received frames, in order
+	received []byte   // the packets of a call of Receive, after room for headers
+	original []byte   // the same, as received
+	joined   int      // frames that were sent without headers
 
 	overlapping int // frames that were received without headers
 }
@@ -42,31 +42,33 @@ func (p *overlapPort) OverlapHeaders() (send bool) {
 	return true
 }
 
-func (p *overlapPort) Alloc(bufs []driver.Buf) int {
-	n := p.Port.Alloc(bufs)
-	for _, b := range bufs[:n] {
-		p.memory[b.Token] = b.B
-	}
-	return n
-}
-
-func (p *overlapPort) Send(bufs []driver.Buf) (int, error) {
-	for i := range bufs {
-		b := &bufs[i]
-		if b.Token&driver.NoHeaders != 0 {
-			b.Token &^= driver.NoHeaders
-			full := p.memory[b.Token][:overlapHeaders+len(b.B)]
-			copy(full[copy(full, p.header):], b.B)
+func (p *overlapPort) Send(bufs []driver.Buf) (n int, err error) {
+	for _, b := range bufs {
+		if b.Token&driver.NoHeaders == 0 {
+			p.header = bytes.Clone(b.B[:overlapHeaders])
+			sent, failed := p.Port.Send([]driver.Buf{b})
+			n, err = n+sent, errors.Join(err, failed)
+			continue
+		}
+		p.Port.Free([]driver.Buf{{Token: b.Token &^ driver.NoHeaders}})
+		for i := 0; i*b.Size < len(b.B); i++ {
+			var one [1]driver.Buf
+			if p.Port.Alloc(one[:]) == 0 {
+				p.t.Fatal("no buffer for a packet of a run")
+			}
+			full := one[0].B[:overlapHeaders+b.Size]
+			copy(full[copy(full, p.header):], b.B[i*b.Size:])
 			icrc := [4]byte(full[len(full)-4:])
 			if (&frame.Encoder{}).Finish(full, overlapHeaders); [4]byte(full[len(full)-4:]) != icrc {
-				p.t.Errorf("wrong ICRC in frame %d of a batch", i)
+				p.t.Errorf("wrong ICRC in packet %d of a run", i)
 			}
-			b.B = full
+			one[0].B = full
+			sent, failed := p.Port.Send(one[:])
+			n, err = n+sent, errors.Join(err, failed)
 			p.joined++
 		}
-		p.header = bytes.Clone(b.B[:overlapHeaders])
 	}
-	return p.Port.Send(bufs)
+	return n, err
 }
 
 // Receive copies all packets but the first to adjacent memory without headers.
@@ -107,7 +109,7 @@ func TestOverlapper(t *testing.T) {
 	for _, traced := range []bool{false, true} {
 		var ports [2]*overlapPort
 		a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
-			ports[i] = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
+			ports[i] = &overlapPort{Port: p, t: t}
 			return ports[i]
 		}})
 		sent := 0
@@ -160,7 +162,7 @@ func (g *payloadGuest) Settle(qp.Time) { g.settle() }
 func TestGuestNeedsPayloads(t *testing.T) {
 	var port *overlapPort
 	a, b := newPair(t, pairConfig{selective: true, wrap: func(_ int, p driver.Port) driver.Port {
-		port = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
+		port = &overlapPort{Port: p, t: t}
 		return port
 	}})
 	b.SetGuest(&payloadGuest{lateGuest{side: b}, func() {
@@ -190,13 +192,15 @@ func TestJoinedBacklog(t *testing.T) {
 	whole := make([]byte, n)
 	for _, joined := range []bool{false, true} {
 		a.bound.output = wire.Output{Rate: linkRate}
-		bufs := []driver.Buf{{B: whole}, {B: whole}}
+		bufs := []driver.Buf{{B: whole}, {B: whole}, {B: whole}}
 		if joined {
 			a.joiner.netLen = overlapHeaders
-			bufs[1] = driver.Buf{B: whole[overlapHeaders:], Token: driver.NoHeaders}
+			const size = n - overlapHeaders
+			bufs = append(bufs[:1], driver.Buf{B: make([]byte, 2*size), Size: size,
+				Token: driver.NoHeaders})
 		}
 		a.passed(bufs)
-		if got, want := a.bound.output.Backlog(int64(a.now())), 2*(n+etherOverhead); got != want {
+		if got, want := a.bound.output.Backlog(int64(a.now())), 3*(n+etherOverhead); got != want {
 			t.Errorf("joined %v: backlog of %d bytes, want %d", joined, got, want)
 		}
 	}
@@ -211,7 +215,7 @@ func (p lookingPort) Unwrap() driver.Port { return p.Port }
 func TestNoOverlapWithWrapper(t *testing.T) {
 	var ports [2]*overlapPort
 	a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
-		ports[i] = &overlapPort{Port: p, t: t, memory: map[uint64][]byte{}}
+		ports[i] = &overlapPort{Port: p, t: t}
 		return lookingPort{ports[i]}
 	}})
 	const n = 40 * 1024

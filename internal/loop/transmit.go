@@ -13,20 +13,27 @@ func (l *Loop) transmit(now qp.Time) int {
 		return l.transmitBounded(now)
 	}
 	l.stalled = false
-	l.joiner.end = bth.MaxNetHeader
-	n, next := 0, false
-	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(n) {
-		tx := l.build(now, n, next)
+	l.joiner.end = 0
+	// n packets are in the first used buffers.
+	n, used, next := 0, 0, false
+	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(used) {
+		if next {
+			if p, k := l.buildRun(now, used, txBatch-n); p > 0 {
+				n, used, next = n+p, used+k, false
+				continue
+			}
+		}
+		tx := l.build(now, used)
 		if tx == nil {
 			break
 		}
-		next = tx.Next > 0
-		if n++; tx.Ended > txBatch-n {
+		n, used, next = n+1, used+1, tx.Next > 0
+		if tx.Ended > txBatch-n {
 			break // a message of that length does not fit in the batch
 		}
 	}
 	if n > 0 {
-		l.flush(n)
+		l.flush(used, n)
 	}
 	return n
 }
@@ -57,27 +64,13 @@ func (l *Loop) freeBuffers() {
 	l.txAt, l.txn = 0, 0
 }
 
-// build builds the next packet in free buffer i, and returns nil if there was none. next says that
-// the engine may use PollNext.
-func (l *Loop) build(now qp.Time, i int, next bool) (tx *qp.Transmit) {
+// build builds the next packet in free buffer i, and returns nil if there was none.
+func (l *Loop) build(now qp.Time, i int) *qp.Transmit {
 	buf := &l.tx[l.txAt+i]
-	b := buf.B[:len(buf.B)-bth.ICRCLen]
-	switch {
-	case !next:
-	case l.joiner.on && l.tracer == nil:
-		if tx = l.join(now, buf); tx != nil {
-			return tx
-		}
-	default:
-		tx = l.eng.PollNext(now, b)
-	}
-	if tx == nil {
-		tx = l.eng.PollTransmit(now, b)
-	}
+	tx := l.eng.PollTransmit(now, buf.B[:len(buf.B)-bth.ICRCLen])
 	if tx == nil {
 		return nil
 	}
-	l.joiner.netLen = tx.NetLen
 	buf.B = buf.B[:tx.Len+bth.ICRCLen]
 	l.finish(tx, buf.B)
 	if l.tracer != nil {
@@ -97,18 +90,18 @@ func (l *Loop) finish(tx *qp.Transmit, f []byte) {
 	l.ctr.TxBytes += uint64(len(f))
 }
 
-// flush sends the packets in the first n free buffers. The port owns these buffers afterwards.
-func (l *Loop) flush(n int) {
+// flush sends n packets in the first used free buffers. The port owns these buffers afterwards.
+func (l *Loop) flush(used, n int) {
 	if l.bound.output.Rate > 0 {
-		l.passed(l.txBuffers()[:n])
+		l.passed(l.txBuffers()[:used])
 	}
-	sent, err := l.port.Send(l.txBuffers()[:n])
+	sent, err := l.port.Send(l.txBuffers()[:used])
 	if err != nil {
 		l.ctr.PortErrors++
 	}
 	l.ctr.TxFrames += uint64(sent)
 	l.ctr.TxDropped += uint64(n - sent)
-	l.txAt, l.txn = l.txAt+n, l.txn-n
+	l.txAt, l.txn = l.txAt+used, l.txn-used
 }
 
 // SendPending sends pending ACKs and everything else that the engine has ready. Call it before q
@@ -148,5 +141,5 @@ func (l *Loop) Send(qpn bth.QPN, n, netLen int) {
 	if l.tracer != nil {
 		l.tracer.sent(qpn, buf.B)
 	}
-	l.flush(1)
+	l.flush(1, 1)
 }

@@ -66,19 +66,19 @@ func (b *Batch) begin(i int, p []byte) {
 	b.m[i].count, b.m[i].size, b.m[i].last = 1, len(p), p
 }
 
-// add adds a packet to message i. A packet that is adjacent in memory to the one before extends its
-// part, because more parts take the kernel more time. Only one within the capacity of the other is
-// known to be in the same allocation.
-func (b *Batch) add(i int, p []byte) {
-	m, n := &b.m[i], int(b.headers[i].hdr.Iovlen)
+// add adds n adjacent packets to message i. Packets that are adjacent in memory to the one before
+// extend its part, because more parts take the kernel more time. Only those within the capacity of
+// the other are known to be in the same allocation.
+func (b *Batch) add(i int, p []byte, n int) {
+	m, parts := &b.m[i], int(b.headers[i].hdr.Iovlen)
 	last := m.last
-	m.count, m.last = m.count+1, p
+	m.count, m.last = m.count+n, p
 	if k := len(last); k < cap(last) && &last[:k+1][k] == &p[0] {
-		v := &m.vectors[n-1]
+		v := &m.vectors[parts-1]
 		v.SetLen(int(v.Len) + len(p))
 		return
 	}
-	b.SetMemory(i, n, p)
+	b.SetMemory(i, parts, p)
 }
 
 // packets returns the number of packets of message i to send.

@@ -112,8 +112,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// Join adds the packets that Add would add, to the same runs. Adjacent packets are one part of a
-// message.
+// Join adds the packets that Add would add, to the same runs, however many at a time. Adjacent
+// packets are one part of a message.
 func TestJoin(t *testing.T) {
 	to := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
 	a := &frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), Dst: to,
@@ -127,24 +127,30 @@ func TestJoin(t *testing.T) {
 		}
 		frames = append(frames, sealed(b, 0))
 	}
-	added, joined := NewSender(), NewSender()
-	memory := make([]byte, 0, n*512)
-	for i, b := range frames {
-		if p := b[LenV4:]; i == 0 {
-			joined.Add(k, slices.Clone(b), LenV4)
-		} else {
-			at := len(memory)
-			memory = append(memory, p...)
-			joined.Join(memory[at:])
+	added := NewSender()
+	for _, b := range frames {
+		added.Add(k, slices.Clone(b), LenV4)
+	}
+	want := queued(added, to)
+	for _, most := range []int{1, 2, 7, n} {
+		joined := NewSender()
+		joined.Add(k, slices.Clone(frames[0]), LenV4)
+		memory := make([]byte, 0, n*512)
+		for rest := frames[1:]; len(rest) > 0; {
+			at, size, count := len(memory), len(rest[0])-LenV4, 0
+			for ; count < min(most, len(rest)) && len(rest[count])-LenV4 == size; count++ {
+				memory = append(memory, sealed(rest[count], uint16(count))[LenV4:]...)
+			}
+			joined.Join(memory[at:], size)
+			rest = rest[count:]
 		}
-		added.Add(k, b, LenV4)
-	}
-	if got, want := queued(joined, to), queued(added, to); got != want {
-		t.Errorf("with Join:\n%.2000s\nwithout:\n%.2000s", got, want)
-	}
-	for i, want := range []int{2, 1} {
-		if got := int(joined.out.headers[i].hdr.Iovlen); got != want {
-			t.Errorf("message %d has %d parts, want %d", i, got, want)
+		if got := queued(joined, to); got != want {
+			t.Errorf("with Join for %d packets:\n%.2000s\nwithout:\n%.2000s", most, got, want)
+		}
+		for i, want := range []int{2, 1} {
+			if got := int(joined.out.headers[i].hdr.Iovlen); got != want {
+				t.Errorf("message %d has %d parts, want %d", i, got, want)
+			}
 		}
 	}
 }
@@ -165,7 +171,7 @@ func TestAdjacent(t *testing.T) {
 		{memory[n:], memory[:n], 2},
 	} {
 		b.begin(0, c.first)
-		b.add(0, c.second)
+		b.add(0, c.second, 1)
 		if got := int(b.headers[0].hdr.Iovlen); got != c.parts {
 			t.Errorf("%d parts, want %d", got, c.parts)
 		}

@@ -187,20 +187,20 @@ func (s *Sender) joined(p *peer, b []byte) *flow {
 	}
 	f := &s.flows[flowIndex(key)]
 	f.key = key
-	p.joined(f, psn(b))
+	p.joined(f, psn(b), 1)
 	return f
 }
 
-// joined records that the packet of a flow to the peer is in a run.
-func (p *peer) joined(f *flow, psn uint32) {
+// joined records that n packets of a flow to the peer are in a run, the latest with a PSN.
+func (p *peer) joined(f *flow, psn uint32, n int) {
 	f.latest, p.used = psn, true
 	if p.credit == maxCredit {
 		return
 	}
-	switch p.credit++; p.credit {
-	case proven:
+	if p.credit = min(p.credit+n, maxCredit); p.credit >= proven {
 		p.proven = true
-	case maxCredit:
+	}
+	if p.credit == maxCredit {
 		p.pause, p.pauses = shortPause, 0
 	}
 }

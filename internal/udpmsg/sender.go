@@ -112,25 +112,47 @@ func NewSender() *Sender {
 
 // Add adds a frame with headers of n bytes, LenV4 or LenV6. The packet after them is sent with a
 // socket when Flush is called, or before.
-func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:]) }
+func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:], ident(b[:n])) }
 
-// Join is Add for a packet that has the same headers as the latest frame and usually continues its
-// run.
-func (s *Sender) Join(p []byte) {
-	if h := s.run.header; s.continues(p) {
-		s.next(h, p)
-	} else {
-		s.add(s.socket, h, p)
+// Join is Add for the packets of a driver.Buf with driver.NoHeaders. Each has size bytes.
+func (s *Sender) Join(b []byte, size int) {
+	h := s.run.header
+	for i := 0; len(b) >= size; {
+		n := 1
+		if s.continues(b[:size]) {
+			n = s.joinNext(h, b, i)
+		} else {
+			s.add(s.socket, h, b[:size], i)
+		}
+		i, b = i+n, b[n*size:]
 	}
 }
 
-// add adds packet p with headers h.
-func (s *Sender) add(k Socket, h, p []byte) {
+// joinNext adds the first packets of b that fit in the latest run, of which continues has checked
+// the first one. i is its number in its buffer. It returns their number.
+func (s *Sender) joinNext(h, b []byte, i int) int {
+	r := &s.run
+	n := min(len(b)/r.size, MaxRun-r.packets, (maxBytes-r.bytes)/r.size)
+	s.out.add(s.queued-1, b[:n*r.size], n)
+	for k := range n {
+		s.setICRC(h, b[k*r.size:][:r.size], i+k, r.packets+k)
+	}
+	r.psn = (r.psn + uint32(n)) & psnMask
+	if r.flow != nil {
+		r.peer.joined(r.flow, r.psn, n)
+	}
+	r.packets += n
+	r.bytes += n * r.size
+	return n
+}
+
+// add adds packet p with headers h. Its ICRC is for the identification id.
+func (s *Sender) add(k Socket, h, p []byte, id int) {
 	if s.unsent > 0 {
 		s.unsent++
 		return
 	}
-	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(h, p) {
+	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(h, p, id) {
 		return
 	}
 	if s.queued == Size || k.FD != s.socket.FD {
@@ -141,7 +163,7 @@ func (s *Sender) add(k Socket, h, p []byte) {
 		}
 	}
 	s.socket = k
-	s.start(s.queued, h, p)
+	s.start(s.queued, h, p, id)
 	s.run = run{size: len(p), bytes: len(p), header: h}
 	if k.Runs && len(p) >= bth.HeaderLen {
 		s.run.peer = s.peerOf(h)
@@ -167,16 +189,17 @@ func (s *Sender) peerOf(h []byte) *peer {
 	return s.find(&dst)
 }
 
-// extend adds packet p with headers h to the run that the latest message is, if it fits.
-func (s *Sender) extend(h, p []byte) bool {
+// extend is add for a packet that may fit in the run that the latest message is. It returns false
+// if it does not.
+func (s *Sender) extend(h, p []byte, id int) bool {
 	r, i := &s.run, s.queued-1
 	if r.packets == MaxRun || r.closed || len(p) > r.size || len(p) < bth.HeaderLen ||
 		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(r.header, h) ||
 		!s.fits(r.peer, p) {
 		return false
 	}
-	s.out.add(i, p)
-	s.setICRC(h, p, r.packets)
+	s.out.add(i, p, 1)
+	s.setICRC(h, p, id, r.packets)
 	a := &s.about[i]
 	if r.packets == 1 {
 		a.peer = r.peer
@@ -214,29 +237,34 @@ func (s *Sender) continues(p []byte) bool {
 // next adds such a packet, with headers h.
 func (s *Sender) next(h, p []byte) {
 	r := &s.run
-	s.out.add(s.queued-1, p)
-	s.setICRC(h, p, r.packets)
+	s.out.add(s.queued-1, p, 1)
+	s.setICRC(h, p, ident(h), r.packets)
 	r.psn = psn(p)
 	if r.flow != nil {
-		r.peer.joined(r.flow, r.psn)
+		r.peer.joined(r.flow, r.psn, 1)
 	}
 	r.packets++
 	r.bytes += r.size
 }
 
-// setICRC changes the ICRC of a packet for the identification and the source port that the kernel
-// gives it. The headers h have those for which the ICRC was computed.
-func (s *Sender) setICRC(h, p []byte, id int) {
+// setICRC changes the ICRC of a packet with headers h, which was computed for the identification
+// from, for the identification and the source port that the kernel gives it.
+func (s *Sender) setICRC(h, p []byte, from, to int) {
 	n := len(h)
 	if port := binary.BigEndian.Uint16(h[n-udpLen:]); port != s.socket.Port {
 		s.ids.ChangePort(p, port, s.socket.Port)
 	}
-	if n != LenV4 {
-		return
+	if n == LenV4 && from != to {
+		s.ids.Change(p, uint16(from), uint16(to))
 	}
-	if from := binary.BigEndian.Uint16(h[etherLen+4:]); from != uint16(id) {
-		s.ids.Change(p, from, uint16(id))
+}
+
+// ident returns the identification in headers; 0: they are of IPv6.
+func ident(h []byte) int {
+	if len(h) != LenV4 {
+		return 0
 	}
+	return int(binary.BigEndian.Uint16(h[etherLen+4:]))
 }
 
 // sameFlow reports whether headers have the same addresses, traffic class and hop limit.
@@ -253,8 +281,8 @@ func sameFlow(a, b []byte) bool {
 		[32]byte(x[8:40]) == [32]byte(y[8:40])
 }
 
-// start makes message i of packet p with headers b.
-func (s *Sender) start(i int, b, p []byte) {
+// start makes message i of packet p with headers b. Its ICRC is for the identification id.
+func (s *Sender) start(i int, b, p []byte, id int) {
 	m := s.out
 	m.begin(i, p)
 	name := &m.m[i].name
@@ -262,7 +290,7 @@ func (s *Sender) start(i int, b, p []byte) {
 	ip := b[etherLen:]
 	binary.BigEndian.PutUint16(name[2:], bth.Port)
 	end := 0
-	s.setICRC(b, p, 0)
+	s.setICRC(b, p, id, 0)
 	v4 := len(b) == LenV4
 	if s.socket.Index > 0 {
 		end = m.addSource(i, ip, v4, s.socket.Index)

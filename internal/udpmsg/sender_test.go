@@ -92,15 +92,12 @@ func testRefusedRun(t *testing.T, adjacent bool) {
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	for round := range 2 {
 		calls := s.Stats.Kicks
-		if adjacent {
-			e.ID = 500 // of all packets
-		}
 		memory := make([]byte, 0, n*512)
 		for i, b := range packets(e, a, bth.RCSendOnly, bth.PSN(round*n), n) {
 			if adjacent && i > 0 {
 				at := len(memory)
-				memory = append(memory, sealed(b, 500)[LenV4:]...)
-				s.Join(memory[at:])
+				memory = append(memory, sealed(b, 0)[LenV4:]...)
+				s.Join(memory[at:], len(memory)-at)
 				continue
 			}
 			s.Add(k, b, LenV4)
