@@ -54,7 +54,7 @@ type Port interface {
 type Buf struct {
 	B     []byte // the frame
 	Token uint64 // identifies the buffer to the Port; must be returned unchanged
-	Size  int    // of each packet, with NoHeaders
+	Size  int    // of each packet of a run, bytes; see NoHeaders
 }
 
 // Info describes a Port.
@@ -122,22 +122,26 @@ type Watcher interface {
 }
 
 // Overlapper is an optional interface of a Port that receives and sends runs of packets in one
-// buffer, without headers between them. The headers of a frame overlap the end of the frame before.
-// NoHeaders is set in the token of such a frame.
+// buffer, without headers between them. NoHeaders is set in the token of such a buffer.
 type Overlapper interface {
-	// OverlapHeaders permits Receive to return frames without headers. The owner passes each of
-	// them to WriteHeaders, in order, before it looks at the frame and after it has handled the
-	// frame before. send says that Send accepts such frames, too. Owner only.
+	// OverlapHeaders permits Receive to return runs. send says that Send accepts them, too. Owner
+	// only.
 	OverlapHeaders() (send bool)
-	// WriteHeaders writes the headers of a received frame. Owner only.
-	WriteHeaders(b *Buf)
+	// Frame writes the headers of packet i of a received run, over the end of packet i-1, and
+	// returns the frame. Only the owner may call it.
+	Frame(b *Buf, i int) []byte
 }
 
-// NoHeaders marks a frame without headers. When it is sent, its B has one or more packets of Size
-// bytes from the BTH to the ICRC in memory of the owner, which may change after Send. They differ
+// NoHeaders marks a run: B has packets of Size bytes, each from the BTH to the ICRC. Size is at
+// least bth.MaxNetHeader if there are several. Only an Overlapper receives and sends runs.
+//
+// The packets of a received run have the same headers but for the length and the IPv4
+// identification, which increases by 1. The last packet may be shorter.
+//
+// A run that is sent is in memory of the owner, which may change after Send. The packets differ
 // only in PSN and payload. The PSN follows that of the packet before in the same call, and the
 // headers are those of that packet but for the length. The ICRC of packet i of B is for the IPv4
-// identification i. Only an Overlapper sends such frames.
+// identification i.
 const NoHeaders = 1 << 62
 
 // StatsReader is an optional interface of a Port that counts frames.

@@ -163,6 +163,17 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	return ReasonOK
 }
 
+// ICRCOK reports whether the ICRC of a frame with valid headers is right. netLen is the length of
+// those before the BTH. The frame ends with the ICRC.
+func (d *Decoder) ICRCOK(f []byte, netLen int) bool {
+	ipLen := ipHeaderLen(netLen)
+	ip := f[netLen-lenUDP-ipLen:]
+	end := len(ip) - bth.ICRCLen
+	d.scratch.prepare(ip[:end], ipLen)
+	crc := d.scratch.sum(ip[:end], ipLen)
+	return crc == binary.LittleEndian.Uint32(ip[end:]) || d.recovers(ip, crc)
+}
+
 func addrsOf(ipHeader []byte) []byte {
 	if len(ipHeader) == lenIPv4 {
 		return ipHeader[12:20]

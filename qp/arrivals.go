@@ -25,28 +25,43 @@ type arrivals struct {
 // after the last packet. The result is false if HandlePacket must handle the packet.
 func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
 	a := &e.arrivals
-	q := a.q
-	if q == nil || a.rest == nil && !a.prepare(p) {
+	if a.q == nil || a.rest == nil && !a.prepare(p) {
 		return false
 	}
-	n, psn := uint32(len(p.Payload)), q.epsn
+	return e.ExpectsRun(p) && e.HandlePart(now, p.BTH)
+}
+
+// ExpectsRun reports whether packets with the network headers of p, the last packet, may be passed
+// to HandlePart.
+func (e *Engine) ExpectsRun(p *bth.Packet) bool {
+	a := &e.arrivals
+	return a.q != nil && a.rest != nil && p.TrafficClass&ecnMask != ecnCE && a.q.path.Matches(p)
+}
+
+// HandlePart is HandleNext for a packet with known network headers; see ExpectsRun. b extends from
+// the BTH to the pad.
+func (e *Engine) HandlePart(now Time, b []byte) bool {
+	a := &e.arrivals
+	q := a.q
+	psn := q.epsn
 	if a.read {
 		if psn = q.una; psn == q.max {
 			return false
 		}
 	}
-	if binary.BigEndian.Uint64(p.BTH) != a.head || p.BTH.PSN() != wirePSN(psn) ||
-		n != q.mtu.Load() || int(n) > len(a.rest) || p.TrafficClass&ecnMask == ecnCE ||
-		!q.path.Matches(p) {
+	h, payload := bth.BTH(b), b[bth.HeaderLen:]
+	n := uint32(len(payload))
+	if binary.BigEndian.Uint64(h) != a.head || h.PSN() != wirePSN(psn) || n != q.mtu.Load() ||
+		int(n) > len(a.rest) {
 		return false
 	}
 	e.c.RcvdPkts++
 	e.c.RcvdBytes += uint64(n)
 	q.meter().rcvd += uint64(n)
 	if a.owner == nil {
-		mr.CopyIn(a.rest, p.Payload)
+		mr.CopyIn(a.rest, payload)
 	} else {
-		a.owner.Store(a.rest[:n], p.Payload, false)
+		a.owner.Store(a.rest[:n], payload, false)
 	}
 	a.rest = a.rest[n:]
 	if a.read {
@@ -55,7 +70,7 @@ func (e *Engine) HandleNext(now Time, p *bth.Packet) bool {
 		return true
 	}
 	q.off += n
-	q.respond(now, accept, p)
+	q.accepted(now, h.AckReq())
 	return true
 }
 

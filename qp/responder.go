@@ -187,16 +187,10 @@ func (q *QP) execute(p *bth.Packet) verdict {
 func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	switch v {
 	case accept:
-		if q.State() == Err { // its completion overran the CQ: do not acknowledge it
-			return
-		}
-		q.epsn++
-		q.ackable = q.epsn
 		if p.Info.End {
 			q.msn = q.msn.Next()
 		}
-		q.unacked++
-		q.oweAck(now, p.BTH.AckReq())
+		q.accepted(now, p.BTH.AckReq())
 	case acceptQueued:
 		q.eng.schedule(q)
 	case drop:
@@ -208,6 +202,17 @@ func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	default:
 		q.refuseFatally(v)
 	}
+}
+
+// accepted acknowledges a request that was executed. asked says that the peer asks for the ACK.
+func (q *QP) accepted(now Time, asked bool) {
+	if q.State() == Err { // its completion overran the CQ: do not acknowledge it
+		return
+	}
+	q.epsn++
+	q.ackable = q.epsn
+	q.unacked++
+	q.oweAck(now, asked)
 }
 
 // refusals lists the NAK code and the event of each fatal refusal (IBA 9.9.3, classes of responder

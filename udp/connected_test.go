@@ -37,8 +37,8 @@ func talk(t *testing.T, d *frame.Decoder, from, to driver.Port, path *frame.Addr
 		}
 		for deadline := time.Now().Add(10 * time.Second); count > 0; {
 			n := to.Receive(bufs)
-			for i := range bufs[:n] {
-				if r := d.Decode(headersOf(to.(*udp.Port), &bufs[i]), pkt); r != frame.ReasonOK {
+			for f := range frames(to.(*udp.Port), bufs[:n]) {
+				if r := d.Decode(f, pkt); r != frame.ReasonOK {
 					t.Fatalf("PSN %v: Decode() = %v", psn, r)
 				}
 				if pkt.BTH.PSN() != psn || pkt.Src != path.Src || pkt.Dst != path.Dst ||
@@ -49,9 +49,9 @@ func talk(t *testing.T, d *frame.Decoder, from, to driver.Port, path *frame.Addr
 						pkt.BTH.PSN(), pkt.Src, pkt.SrcPort, pkt.TrafficClass, pkt.HopLimit, psn, path)
 				}
 				psn = psn.Add(1)
+				count--
 			}
 			to.Release(bufs[:n])
-			count -= n
 			if n > 0 {
 				continue
 			}

@@ -4,8 +4,8 @@ import "github.com/gorxe/gorxe/driver"
 
 // A long run arrives in one buffer if the owner permits it, because each piece of memory costs the
 // kernel time. The packets then have no room for headers between them. The headers of the first
-// packet are in front of it. Those of each other packet overwrite the end of the packet before it,
-// once the owner has handled that one.
+// packet are in front of it. Those of another packet overwrite the end of the packet before it when
+// the owner asks for the frame.
 const (
 	lineCount = 8 // buffers for runs
 	// lineMin is the length of the shortest packets whose headers overlap only one other packet.
@@ -13,7 +13,7 @@ const (
 	lineLen = headroom + 1<<16 // longer than any run
 
 	// lineToken marks tokens of packets in these buffers. The bits from lineShift on are the
-	// number of the buffer, those below that of the packet.
+	// number of the buffer, those below that of the first packet.
 	lineToken = 1 << 61
 	lineShift = 8
 )
@@ -31,7 +31,7 @@ type line struct {
 	b       []byte
 	run     incoming
 	headers int // length of those of a packet
-	left    int // packets that the owner has not released
+	left    int // parts of p.ready that the owner has not released
 }
 
 // OverlapHeaders implements driver.Overlapper.
@@ -90,46 +90,63 @@ func (p *Port) deliverLine(s *socket, i int, k uint8) {
 		return
 	}
 	m := &l.run
-	l.headers, l.left = len(s.header), m.count
 	if m.count > 1 && m.size < lineMin {
 		p.copyRun(s, i, m, nil, l.b[headroom:][:m.n])
 		c.free = append(c.free, k)
 		return
 	}
-	for n := range m.count {
-		at := n * m.size
-		packet := l.b[at:][:headroom+min(m.size, m.n-at)]
-		b := packet[headroom-l.headers:]
-		token := uint64(lineToken | int(k)<<lineShift | n)
-		if n == 0 {
-			p.frame(s, i, packet, m, 0) // the others need the headers
-		} else {
-			token |= driver.NoHeaders
-			if s.parent != nil {
-				m.HopLimit = s.hopLimit(m.HopLimit, packet[headroom:])
+	l.headers, l.left = len(s.header), 0
+	first := p.frame(s, i, l.b[:headroom+min(m.size, m.n)], m, 0)
+	from := 0
+	if p.slot != 0 {
+		for n := range m.count {
+			if p.isForeign(s, l.b[n*m.size:]) {
+				p.passRun(first, k, from, n)
+				from = n + 1
 			}
 		}
-		if p.isForeign(s, l.b[at:]) {
-			p.dropLine(k)
-			continue
-		}
-		p.pass(b, token)
+	}
+	p.passRun(first, k, from, m.count)
+	if l.left == 0 {
+		c.free = append(c.free, k)
 	}
 }
 
-// WriteHeaders implements driver.Overlapper.
-func (p *Port) WriteHeaders(f *driver.Buf) {
-	id := uint16(f.Token & (1<<lineShift - 1))
-	l := &p.lines.line[lineOf(f.Token)]
-	b := f.B
+// passRun appends packets from to end-1 of the run in buffer k to p.ready, as a frame if the run
+// has only one packet. first is the first packet of the run with its headers.
+func (p *Port) passRun(first []byte, k uint8, from, end int) {
+	l := &p.lines.line[k]
+	m := &l.run
+	token := uint64(lineToken | int(k)<<lineShift | from)
+	switch {
+	case from == end:
+		return
+	case m.count == 1:
+		p.pass(first, token)
+	default:
+		b := l.b[headroom+from*m.size : headroom+min(end*m.size, m.n)]
+		p.ready = append(p.ready, driver.Buf{B: b, Token: token | driver.NoHeaders, Size: m.size})
+		p.stats.RxFrames += uint64(end - from)
+		p.stats.RxBytes += uint64((end-from)*l.headers + len(b))
+	}
+	l.left++
+}
+
+// Frame implements driver.Overlapper.
+func (p *Port) Frame(r *driver.Buf, i int) []byte {
+	l := &p.lines.line[lineOf(r.Token)]
+	i += int(r.Token & (1<<lineShift - 1))
+	at := i * l.run.size
+	b := l.b[headroom-l.headers+at : headroom+min(at+l.run.size, l.run.n)]
 	copy(b, l.b[headroom-l.headers:headroom])
-	l.run.setLength(b[:l.headers], len(b), id)
+	l.run.setLength(b[:l.headers], len(b), uint16(i))
+	return b
 }
 
 // lineOf returns the number of the buffer in a token.
 func lineOf(token uint64) uint8 { return uint8(token >> lineShift % lineCount) }
 
-// dropLine returns a packet in buffer k, which is free after the last one.
+// dropLine returns a part of buffer k, which is free after the last one.
 func (p *Port) dropLine(k uint8) {
 	l := &p.lines.line[k]
 	if l.left--; l.left == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -51,8 +52,6 @@ type lineRig struct {
 	path frame.Address
 	d    frame.Decoder
 	psn  bth.PSN // of the next packet to send
-
-	overlapping int // frames that were received without headers
 }
 
 // lineSlot is the slot of the port.
@@ -120,39 +119,40 @@ func (r *lineRig) take(bufs []driver.Buf) []driver.Buf {
 	}
 }
 
-// check expects the packet with a PSN and n bytes of payload in a received frame.
-func (r *lineRig) check(b *driver.Buf, psn bth.PSN, n int) {
+// check expects packets with PSNs from psn on, and n bytes of payload each, in received buffers. It
+// returns their number.
+func (r *lineRig) check(bufs []driver.Buf, psn bth.PSN, n int) (packets int) {
 	r.t.Helper()
-	if b.Token&driver.NoHeaders != 0 {
-		r.overlapping++
+	for f := range frames(r.port, bufs) {
+		pkt := new(bth.Packet)
+		if reason := r.d.Decode(f, pkt); reason != frame.ReasonOK || pkt.BTH.PSN() != psn ||
+			pkt.Src != r.path.Src || !bytes.Equal(pkt.Payload, counting(n)) {
+			r.t.Fatalf("Decode() = %v, PSN %v of %d bytes from %v; want PSN %v of %d bytes", reason,
+				pkt.BTH.PSN(), len(pkt.Payload), pkt.Src, psn, n)
+		}
+		psn = psn.Add(1)
+		packets++
 	}
-	pkt := new(bth.Packet)
-	if reason := r.d.Decode(headersOf(r.port, b), pkt); reason != frame.ReasonOK ||
-		pkt.BTH.PSN() != psn || pkt.Src != r.path.Src || !bytes.Equal(pkt.Payload, counting(n)) {
-		r.t.Fatalf("Decode() = %v, PSN %v of %d bytes from %v; want PSN %v of %d bytes", reason,
-			pkt.BTH.PSN(), len(pkt.Payload), pkt.Src, psn, n)
-	}
+	return packets
 }
 
 // expect receives packets with the PSNs from psn on, checks and releases them. It returns how many
-// of them came without headers.
-func (r *lineRig) expect(psn bth.PSN, packets, n int) int {
+// of them came in runs.
+func (r *lineRig) expect(psn bth.PSN, packets, n int) (inRuns int) {
 	r.t.Helper()
-	before := r.overlapping
 	for packets > 0 {
 		var bufs [48]driver.Buf
 		got := r.take(bufs[:])
-		for i := range got {
-			r.check(&got[i], psn, n)
-			psn = psn.Add(1)
-		}
-		packets -= len(got)
+		k := r.check(got, psn, n)
+		psn = psn.Add(uint32(k))
+		packets -= k
+		inRuns += runPackets(got)
 		r.port.Release(got)
 	}
-	return r.overlapping - before
+	return inRuns
 }
 
-// own sends a run to the port and returns how many packets of it came without headers.
+// own sends a run to the port and returns how many packets of it came as a run.
 func (r *lineRig) own(packets, n int) int {
 	r.t.Helper()
 	return r.expect(r.send(packets, n, ownSlot), packets, n)
@@ -177,12 +177,12 @@ func TestLines(t *testing.T) {
 	length := packets * (udpmsg.LenV4 + bth.HeaderLen + size + bth.ICRCLen)
 	for _, n := range []int{0, 4, 44, 48, 52, 512, 1600} {
 		length += (packets + 1) * (udpmsg.LenV4 + bth.HeaderLen + n + bth.ICRCLen)
-		want := packets - 1
+		want := packets
 		if bth.HeaderLen+n+bth.ICRCLen < udp.LineMin {
 			want = 0
 		}
 		if got := r.own(packets, n); got != want {
-			t.Errorf("payloads of %d bytes: %d frames without headers, want %d", n, got, want)
+			t.Errorf("payloads of %d bytes: %d packets in runs, want %d", n, got, want)
 		}
 		r.own(1, n)
 	}
@@ -228,13 +228,36 @@ func TestLinesInUse(t *testing.T) {
 			var bufs [packets]driver.Buf
 			got := r.take(bufs[:])
 			held = append(held, got...)
-			n += len(got)
+			for i := range got {
+				n += packetsIn(&got[i])
+			}
 		}
 	}
-	for i := range held {
-		r.check(&held[i], psn.Add(uint32(i)), size)
-	}
+	r.check(held, psn, size)
 	r.port.Release(held)
+	r.close()
+}
+
+// A call of Receive returns no further run after as many packets as the owner expects buffers.
+func TestReceiveLimitsPackets(t *testing.T) {
+	r := newLineRig(t)
+	const size, packets, runs = 512, 40, 4
+	r.own(packets, size)
+	psn := r.psn
+	for range runs {
+		r.send(packets, size, ownSlot)
+	}
+	var calls []int
+	for n := 0; n < runs*packets; {
+		var bufs [packets + 1]driver.Buf
+		got := r.take(bufs[:])
+		n += r.check(got, psn.Add(uint32(n)), size)
+		calls = append(calls, len(got))
+		r.port.Release(got)
+	}
+	if want := []int{2, 2}; !slices.Equal(calls, want) {
+		t.Errorf("calls of Receive return %d runs, want %d", calls, want)
+	}
 	r.close()
 }
 

@@ -35,9 +35,22 @@ func (p *Port) Receive(bufs []driver.Buf) (n int) {
 	if len(p.ready) == 0 {
 		p.receive()
 	}
-	n = copy(bufs, p.ready)
+	// A run may be longer than what the owner expects, but the next one is left for another call.
+	for packets := 0; n < len(p.ready) && packets < len(bufs); n++ {
+		b := &p.ready[n]
+		bufs[n] = *b
+		packets += packetsIn(b)
+	}
 	p.ready = p.ready[:copy(p.ready, p.ready[n:])]
 	return n
+}
+
+// packetsIn returns the number of packets in a received buffer.
+func packetsIn(b *driver.Buf) int {
+	if b.Token&driver.NoHeaders == 0 {
+		return 1
+	}
+	return (len(b.B) + b.Size - 1) / b.Size
 }
 
 // receive fills p.ready.

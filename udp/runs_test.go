@@ -3,6 +3,7 @@ package udp_test
 import (
 	"bytes"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -43,12 +44,39 @@ func TestRuns(t *testing.T) {
 
 func global6(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }
 
-// headersOf returns received frame b with its headers.
-func headersOf(p *udp.Port, b *driver.Buf) []byte {
-	if b.Token&driver.NoHeaders != 0 {
-		p.WriteHeaders(b)
+// packetsIn returns the number of packets in a received buffer.
+func packetsIn(b *driver.Buf) int {
+	if b.Token&driver.NoHeaders == 0 {
+		return 1
 	}
-	return b.B
+	return (len(b.B) + b.Size - 1) / b.Size
+}
+
+// runPackets returns the number of packets in those buffers that are runs.
+func runPackets(bufs []driver.Buf) (n int) {
+	for i := range bufs {
+		if bufs[i].Token&driver.NoHeaders != 0 {
+			n += packetsIn(&bufs[i])
+		}
+	}
+	return n
+}
+
+// frames returns the frames in received buffers, each valid until the next one.
+func frames(p *udp.Port, bufs []driver.Buf) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		for i := range bufs {
+			for k := range packetsIn(&bufs[i]) {
+				f := bufs[i].B
+				if bufs[i].Token&driver.NoHeaders != 0 {
+					f = p.Frame(&bufs[i], k)
+				}
+				if !yield(f) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, overlap bool) {
@@ -57,7 +85,7 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, ove
 	if overlap {
 		to.OverlapHeaders()
 	}
-	overlapping := 0
+	inRuns := 0
 	e := &frame.Encoder{SourcePort: bth.Port}
 	d, pkt := new(frame.Decoder), new(bth.Packet)
 	if cut {
@@ -99,12 +127,10 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, ove
 		}
 		for have := 0; have < n; {
 			k := to.Receive(got[:])
-			for i := range got[:k] {
-				if got[i].Token&driver.NoHeaders != 0 {
-					overlapping++
-				}
+			inRuns += runPackets(got[:k])
+			for f := range frames(to, got[:k]) {
 				// The port sets the identification of each packet of a run.
-				if r := d.Decode(headersOf(to, &got[i]), pkt); r != frame.ReasonOK {
+				if r := d.Decode(f, pkt); r != frame.ReasonOK {
 					t.Fatalf("round %d, packet %d of %d: Decode() = %v", round, have, n, r)
 				}
 				if !bytes.Equal(pkt.Payload, counting(sizes[have])) {
@@ -121,8 +147,8 @@ func testRuns(t *testing.T, p *testbed.Ports, is func(netip.Addr) bool, cut, ove
 			}
 		}
 	}
-	if (overlapping > 0) != (overlap && !cut) {
-		t.Errorf("%d frames overlap", overlapping)
+	if (inRuns > 0) != (overlap && !cut) {
+		t.Errorf("%d packets were received in runs", inRuns)
 	}
 }
 
@@ -190,16 +216,15 @@ func testSeveralAddresses(t *testing.T, overlap bool) {
 	d, pkt, next := new(frame.Decoder), new(bth.Packet), map[bth.GID]bth.PSN{}
 	for have := 0; have < want; {
 		n := to.Receive(bufs[:])
-		for i := range bufs[:n] {
-			if r := d.Decode(headersOf(to, &bufs[i]), pkt); r != frame.ReasonOK ||
-				pkt.BTH.PSN() != next[pkt.Dst] {
+		for f := range frames(to, bufs[:n]) {
+			if r := d.Decode(f, pkt); r != frame.ReasonOK || pkt.BTH.PSN() != next[pkt.Dst] {
 				t.Fatalf("Decode() = %v, PSN %v to %v, want %v; %+v", r, pkt.BTH.PSN(), pkt.Dst,
 					next[pkt.Dst], to.Stats())
 			}
 			next[pkt.Dst]++
+			have++
 		}
 		to.Release(bufs[:n])
-		have += n
 		if d := to.Stats().RxDropped; d > 0 {
 			t.Fatalf("%d packets dropped after %d of %d", d, have, want)
 		}
@@ -258,8 +283,8 @@ func testForgedRuns(t *testing.T, overlap bool) {
 		for seen := false; !seen; {
 			var bufs [64]driver.Buf
 			n := to.Receive(bufs[:])
-			for i := range bufs[:n] {
-				seen = seen || d.Decode(headersOf(to, &bufs[i]), pkt) == frame.ReasonOK &&
+			for f := range frames(to, bufs[:n]) {
+				seen = seen || d.Decode(f, pkt) == frame.ReasonOK &&
 					bytes.Equal(pkt.Payload, counting(64))
 			}
 			if to.Release(bufs[:n]); n == 0 {
@@ -377,17 +402,18 @@ func TestRunForSeveralPrograms(t *testing.T) {
 			must(to.Wait(time.Second))
 			var bufs [64]driver.Buf
 			n := to.Receive(bufs[:])
-			if n != count/3 {
-				t.Fatalf("overlap %v, round %d: %d packets, want %d", overlap, round, n, count/3)
-			}
-			d, pkt := new(frame.Decoder), new(bth.Packet)
-			for i := range bufs[:n] {
-				r := d.Decode(headersOf(to, &bufs[i]), pkt)
+			d, pkt, i := new(frame.Decoder), new(bth.Packet), 0
+			for f := range frames(to, bufs[:n]) {
+				r := d.Decode(f, pkt)
 				if r != frame.ReasonOK || pkt.BTH.PSN() != bth.PSN(3*i+2) ||
 					!bytes.Equal(pkt.Payload, counting(size)) {
 					t.Errorf("overlap %v, round %d, packet %d: Decode() = %v, PSN %v", overlap, round,
 						i, r, pkt.BTH.PSN())
 				}
+				i++
+			}
+			if i != count/3 {
+				t.Fatalf("overlap %v, round %d: %d packets, want %d", overlap, round, i, count/3)
 			}
 			to.Release(bufs[:n])
 		}

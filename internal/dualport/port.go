@@ -89,7 +89,7 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 	got := p.local.Receive(rest)
 	for i := range rest[:got] {
 		if rest[i].Token&driver.NoHeaders == 0 {
-			p.setSender(&rest[i])
+			p.setSender(rest[i].B)
 		}
 		rest[i].Token |= localToken
 	}
@@ -100,9 +100,9 @@ func (p *Port) Receive(bufs []driver.Buf) int {
 }
 
 // setSender makes answers to a frame local, too.
-func (p *Port) setSender(b *driver.Buf) {
+func (p *Port) setSender(frame []byte) {
 	mac := p.mac.Load()
-	copy(b.B[len(mac):], mac[:])
+	copy(frame[len(mac):], mac[:])
 }
 
 // OverlapHeaders implements driver.Overlapper.
@@ -111,10 +111,11 @@ func (p *Port) OverlapHeaders() (send bool) {
 	return false
 }
 
-// WriteHeaders implements driver.Overlapper.
-func (p *Port) WriteHeaders(b *driver.Buf) {
-	p.local.WriteHeaders(b)
-	p.setSender(b)
+// Frame implements driver.Overlapper.
+func (p *Port) Frame(b *driver.Buf, i int) []byte {
+	f := p.local.Frame(b, i)
+	p.setSender(f)
+	return f
 }
 
 // Release implements driver.Port.

@@ -26,16 +26,22 @@ type coalescer struct {
 
 // packet records a received packet.
 func (c *coalescer) packet(p *bth.Packet) {
+	c.count(p.BTH.AckReq(), !p.Info.End || (p.Info.Op == bth.OpWrite && !p.Info.HasImm))
+}
+
+// count does the same. asked says that the peer requests an ACK, and more that the packet does not
+// complete anything.
+func (c *coalescer) count(asked, more bool) {
 	c.quiet = min(c.quiet+1, coalesceQuiet)
 	c.sinceAck++
-	if p.BTH.AckReq() {
+	if asked {
 		if c.sinceAck <= coalesceAckGap {
 			c.quiet = 0
 		}
 		c.sinceAck, c.open = 0, false
 		return
 	}
-	c.open = !p.Info.End || (p.Info.Op == bth.OpWrite && !p.Info.HasImm)
+	c.open = more
 }
 
 // posted records that the local program has posted work requests.

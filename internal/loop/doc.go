@@ -33,7 +33,7 @@
 //
 //   - loop.go: the types Loop, Host and Config, and one step
 //   - receive.go, transmit.go, trace.go: how frames come in and go out, and how they are traced
-//   - join.go: packets that are sent from one piece of memory
+//   - join.go, run.go: runs of packets in one piece of memory, which are sent and received
 //   - backlog.go: with several traffic classes, the limit on what is queued below the engine
 //   - source.go: which addresses datagrams may come from
 //   - commands.go, lock.go: how other goroutines reach the owner

@@ -13,19 +13,25 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// overlapPort is a driver.Overlapper. It carries whole frames over a link, and takes the headers
-// away from those that may lack them.
+// overlapPort is a driver.Overlapper. It carries whole frames over a link, and makes runs of those
+// that it receives.
 type overlapPort struct {
 	driver.Port
-	t        *testing.T
-	overlap  bool
-	header   []byte   // of the latest frame
-	removed  [][]byte // of received frames, in order
-	received []byte   // the packets of a call of Receive, after room for headers
-	original []byte   // the same, as received
-	joined   int      // frames that were sent without headers
+	t       *testing.T
+	overlap bool
+	header  []byte // of the latest frame that was sent
+	runs    []receivedRun
+	joined  int            // packets that were sent without headers
+	inRuns  int            // packets that were received without headers
+	framed  int            // of them, those that got headers
+	corrupt func(b []byte) // changes a received run; may be nil
+}
 
-	overlapping int // frames that were received without headers
+// receivedRun is a run of the latest call of Receive.
+type receivedRun struct {
+	headers  [][]byte
+	memory   []byte // room for headers, packets
+	original []byte // the same, as received
 }
 
 // overlapHeaders is the length of the headers before the BTH: the link has IPv6 addresses.
@@ -71,40 +77,63 @@ func (p *overlapPort) Send(bufs []driver.Buf) (n int, err error) {
 	return n, err
 }
 
-// Receive copies all packets but the first to adjacent memory without headers.
+// Receive makes runs of frames of the same length, and perhaps a shorter one after them.
 func (p *overlapPort) Receive(bufs []driver.Buf) int {
 	n := p.Port.Receive(bufs)
-	if !p.overlap || n < 2 {
+	if !p.overlap {
 		return n
 	}
-	p.received, p.removed = make([]byte, overlapHeaders, n*2048), nil
-	for i := range bufs[1:n] {
-		b := &bufs[1+i]
-		p.removed = append(p.removed, bytes.Clone(b.B[:overlapHeaders]))
-		at := len(p.received)
-		p.received = append(p.received, b.B[overlapHeaders:]...)
-		b.B = p.received[at-overlapHeaders:]
-		b.Token |= driver.NoHeaders
+	p.runs = nil
+	used := 0
+	for i := 0; i < n; {
+		k, length := i+1, len(bufs[i].B)
+		for k < n && len(bufs[k].B) == length {
+			k++
+		}
+		if k < n && len(bufs[k].B) < length {
+			k++
+		}
+		if k == i+1 {
+			bufs[used] = bufs[i]
+		} else {
+			r := receivedRun{memory: make([]byte, overlapHeaders)}
+			for _, b := range bufs[i:k] {
+				r.headers = append(r.headers, bytes.Clone(b.B[:overlapHeaders]))
+				r.memory = append(r.memory, b.B[overlapHeaders:]...)
+			}
+			r.original = bytes.Clone(r.memory)
+			p.inRuns += k - i
+			p.Port.Release(bufs[i:k])
+			bufs[used] = driver.Buf{B: r.memory[overlapHeaders:], Size: length - overlapHeaders,
+				Token: uint64(len(p.runs)) | driver.NoHeaders}
+			if p.corrupt != nil {
+				p.corrupt(bufs[used].B)
+			}
+			p.runs = append(p.runs, r)
+		}
+		used, i = used+1, k
 	}
-	p.original = bytes.Clone(p.received)
-	return n
+	return used
 }
 
-func (p *overlapPort) WriteHeaders(b *driver.Buf) {
-	copy(b.B, p.removed[0])
-	p.removed = p.removed[1:]
-	p.overlapping++
+func (p *overlapPort) Frame(b *driver.Buf, i int) []byte {
+	r := &p.runs[b.Token&^driver.NoHeaders]
+	f := r.memory[i*b.Size : min(overlapHeaders+(i+1)*b.Size, len(r.memory))]
+	copy(f, r.headers[i])
+	p.framed++
+	return f
 }
 
 func (p *overlapPort) Release(bufs []driver.Buf) {
 	for i := range bufs {
-		bufs[i].Token &^= driver.NoHeaders
+		if bufs[i].Token&driver.NoHeaders == 0 {
+			p.Port.Release(bufs[i : i+1])
+		}
 	}
-	p.Port.Release(bufs)
 }
 
 // Middle packets are sent without headers to a port that permits it, unless a tracer needs them,
-// and frames are received without headers.
+// and most of those that are received get no headers.
 func TestOverlapper(t *testing.T) {
 	for _, traced := range []bool{false, true} {
 		var ports [2]*overlapPort
@@ -144,8 +173,8 @@ func TestOverlapper(t *testing.T) {
 			bth.RETHLen); got != uint64(want) {
 			t.Errorf("%d bytes sent, want %d", got, want)
 		}
-		if ports[1].overlapping < 20*20 {
-			t.Errorf("%d frames were received without headers", ports[1].overlapping)
+		if in, framed := ports[1].inRuns, ports[1].framed; in < 20*20 || framed > in/2 {
+			t.Errorf("%d packets were received in runs, %d of them got headers", in, framed)
 		}
 	}
 }
@@ -166,22 +195,58 @@ func TestGuestNeedsPayloads(t *testing.T) {
 		return port
 	}})
 	b.SetGuest(&payloadGuest{lateGuest{side: b}, func() {
-		if !bytes.Equal(port.received, port.original) {
-			t.Error("payloads have changed before the end of the step")
+		for _, r := range port.runs {
+			if !bytes.Equal(r.memory[overlapHeaders:], r.original[overlapHeaders:]) {
+				t.Error("payloads have changed before the end of the step")
+			}
 		}
 	}}, -1)
-	b.SetTracer(func(out bool, _ bth.QPN, p *bth.Packet) {
-		if !out && (len(p.NetHeader) != 40 || bth.GID(p.NetHeader[8:24]) != p.Src) {
-			t.Errorf("the IP header is % x, want one from %v", p.NetHeader, p.Src.Addr())
-		}
-	})
 	const n = 40 * 1024
+	for round := range uint64(2) {
+		if round == 1 {
+			b.SetTracer(func(out bool, _ bth.QPN, p *bth.Packet) {
+				if !out && (len(p.NetHeader) != 40 || bth.GID(p.NetHeader[8:24]) != p.Src) {
+					t.Errorf("the IP header is % x, want one from %v", p.NetHeader, p.Src.Addr())
+				}
+			})
+		}
+		_, _ = rand.NewChaCha8([32]byte{byte(round)}).Read(a.mem[:n])
+		a.write(t, b, n, 0)
+		driveUntil(t, a, b, func() bool { return bytes.Equal(a.mem[:n], b.mem[:n]) })
+		if port.inRuns < 20 || a.sent() != 40*(round+1) {
+			t.Errorf("%d packets were received in runs, %d were sent", port.inRuns, a.sent())
+		}
+		if all := port.framed == port.inRuns; all != (round == 1) {
+			t.Errorf("round %d: %d of %d packets got headers", round, port.framed, port.inRuns)
+		}
+		port.inRuns, port.framed = 0, 0
+	}
+}
+
+// A packet of a run whose ICRC is wrong is dropped, and those after it are not executed before it.
+func TestCorruptPacketInRun(t *testing.T) {
+	var port *overlapPort
+	a, b := newPair(t, pairConfig{selective: true, wrap: func(_ int, p driver.Port) driver.Port {
+		port = &overlapPort{Port: p, t: t}
+		return port
+	}})
+	const n, size = 40 * 1024, bth.HeaderLen + 1024 + bth.ICRCLen
+	bad := 0
+	port.corrupt = func(run []byte) {
+		if at := 9*size + 700; len(run) > 12*size && bad == 0 {
+			run[at] ^= 1
+			bad++
+		}
+	}
 	_, _ = rand.NewChaCha8([32]byte{}).Read(a.mem[:n])
 	a.write(t, b, n, 0)
 	driveUntil(t, a, b, func() bool { return bytes.Equal(a.mem[:n], b.mem[:n]) })
-	if port.overlapping < 20 || a.sent() != 40 {
-		t.Errorf("%d frames were received without headers, %d packets were sent", port.overlapping,
-			a.sent())
+	if bad != 1 || b.ctr.Drops[frame.ReasonICRC] != 1 {
+		t.Errorf("%d packets corrupted, %d dropped; want 1, 1", bad, b.ctr.Drops[frame.ReasonICRC])
+	}
+	received := int(b.ctr.RxFrames)
+	if want := a.sent(); received != int(want) {
+		t.Errorf("%d frames counted, want %d", received, want)
 	}
 }
 
@@ -202,6 +267,35 @@ func TestJoinedBacklog(t *testing.T) {
 		a.passed(bufs)
 		if got, want := a.bound.output.Backlog(int64(a.now())), 3*(n+etherOverhead); got != want {
 			t.Errorf("joined %v: backlog of %d bytes, want %d", joined, got, want)
+		}
+	}
+}
+
+// The packets of a run over IPv4 have consecutive identifications. The headers that are needed for
+// the ICRC leave the packet before unchanged if there is a Guest.
+func TestPartsOverIPv4(t *testing.T) {
+	a, _ := newPair(t, pairConfig{})
+	a.dec, a.guest = frame.Decoder{}, &lateGuest{}
+	path := frame.Address{Src: bth.GIDFromIPv4([4]byte{192, 0, 2, 1}), HopLimit: 64,
+		Dst: bth.GIDFromIPv4([4]byte{192, 0, 2, 2})}
+	const n, first = 100, 65_534
+	h := make([]byte, bth.MaxNetHeader)
+	h = h[:frame.PutHeaders(h, &path)]
+	e := &frame.Encoder{SourcePort: bth.Port}
+	e.FinishHeaders(h, len(h), len(h)+bth.HeaderLen+n+bth.ICRCLen)
+	for i := range uint16(4) {
+		f := make([]byte, len(h)+bth.HeaderLen+n+bth.ICRCLen)
+		copy(f, h)
+		bth.PutBTH(f[len(h):], &bth.BTHFields{Opcode: bth.RCWriteMiddle, PSN: bth.PSN(i)})
+		id := first + i
+		e.FinishPart(f, len(h), len(h)+bth.HeaderLen, make([]byte, n), int(id))
+		end := bytes.Repeat([]byte{7}, len(h))
+		copy(f, end)
+		if !a.checkPart(f, h, id) || a.checkPart(f, h, id+1) {
+			t.Errorf("packet %d is not right with identification %d only", i, id)
+		}
+		if !bytes.Equal(f[:len(h)], end) {
+			t.Error("the packet before has changed")
 		}
 	}
 }

@@ -122,6 +122,7 @@ type Loop struct {
 	joiner     joiner
 	pkt        bth.Packet
 	netHeader  [bth.MaxNetHeader]byte // of pkt; see handleOverlapping
+	runHeader  []byte                 // headers before the BTH of the latest packet of a run
 	rx         [rxBatch]driver.Buf
 	unreleased int // frames of rx that are to be released
 	previews   [rxBatch][]byte
@@ -153,7 +154,7 @@ func New(c Config) *Loop {
 		host: c.Host, port: c.Port, eng: c.Engine, clock: c.Clock, manual: c.Manual, spin: c.Spin,
 		free: make(chan struct{}, 1), resume: make(chan struct{}, 1),
 		nudge: make(chan struct{}, 1), onFailed: c.Failed, isMemory: c.IsMemory,
-		sources: NewSources(nil, nil),
+		sources: NewSources(nil, nil), runHeader: make([]byte, 0, bth.MaxNetHeader),
 	}
 	l.holder, _ = driver.Find[driver.Holder](c.Port)
 	_, l.kernel = driver.Find[driver.Watcher](c.Port)

@@ -24,7 +24,7 @@ func (l *Loop) receive(now qp.Time, n int) int {
 			l.prefetch(l.rx[i:min(i+ahead, n)])
 		}
 		if b := &l.rx[i]; b.Token&driver.NoHeaders != 0 {
-			next = l.handleOverlapping(now, b, next)
+			next = l.handleRun(now, b, next)
 		} else {
 			next = l.handleFrame(now, b.B, next)
 		}
@@ -49,9 +49,10 @@ func (l *Loop) releaseFrames() {
 // prefetch lets the engine prefetch what a batch of frames will touch.
 func (l *Loop) prefetch(bufs []driver.Buf) {
 	for i := range bufs {
-		l.previews[i] = nil // probably the same QP as before
-		if bufs[i].Token&driver.NoHeaders == 0 {
-			l.previews[i] = frame.PeekBTH(bufs[i].B)
+		if b := bufs[i].B; bufs[i].Token&driver.NoHeaders != 0 {
+			l.previews[i] = b
+		} else {
+			l.previews[i] = frame.PeekBTH(b)
 		}
 	}
 	l.eng.Prefetch(l.previews[:len(bufs)])
@@ -61,25 +62,6 @@ func (l *Loop) prefetch(bufs []driver.Buf) {
 // not called since then. The result says that about the next frame.
 func (l *Loop) handleFrame(now qp.Time, b []byte, next bool) bool {
 	return l.accept(b) && l.handlePacket(now, next)
-}
-
-// handleOverlapping is handleFrame for a frame whose headers overlap the end of the frame before. A
-// Guest needs the payload of that one until the end of the step.
-func (l *Loop) handleOverlapping(now qp.Time, f *driver.Buf, next bool) bool {
-	if l.guest == nil {
-		l.overlapper.WriteHeaders(f)
-		return l.handleFrame(now, f.B, next)
-	}
-	var before [bth.MaxNetHeader]byte
-	n := copy(before[:], f.B)
-	l.overlapper.WriteHeaders(f)
-	ok := l.accept(f.B)
-	if ok {
-		h := &l.pkt.NetHeader
-		*h = l.netHeader[:copy(l.netHeader[:], *h)]
-	}
-	copy(f.B, before[:n])
-	return ok && l.handlePacket(now, next)
 }
 
 // accept decodes a frame and checks its addresses.
