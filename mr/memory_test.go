@@ -10,6 +10,21 @@ import (
 	"testing"
 )
 
+// Copies of several pieces are complete.
+func TestCopyLong(t *testing.T) {
+	random := rand.NewChaCha8([32]byte{1})
+	for _, n := range []int{1023, 1024, 1025, 1032, 2048, 2056, 4096, 4103, 70_000} {
+		src := words(n + 8)
+		_, _ = random.Read(src)
+		for _, f := range []func(dst, src []byte){CopyIn, CopyOut} {
+			dst := words(n + 8)
+			if f(dst[:n], src[3:n+3]); !bytes.Equal(dst[:n], src[3:n+3]) || dst[n] != 0 {
+				t.Errorf("a copy of %d bytes is wrong", n)
+			}
+		}
+	}
+}
+
 // CopyIn and CopyOut copy exactly the right bytes, for every alignment and every length up to 40.
 func TestCopiesAreExact(t *testing.T) {
 	src := words(64)
