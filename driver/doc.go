@@ -9,8 +9,9 @@
 // to a peer.
 //
 // A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Watcher],
-// [Finder], [Router], [Groups], [Member] and [Limited]. A wrapper around a port implements
-// [Wrapper], and users look for interfaces with [Find], which also searches the inner ports.
+// [Finder], [Router], [Groups], [Member], [Limited], [Overlapper] and [RunSender]. A wrapper around
+// a port implements [Wrapper], and users look for interfaces with [Find], which also searches the
+// inner ports.
 //
 // The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and
 // by new optional interfaces. Use field names in composite literals of these types, and do not

@@ -121,19 +121,26 @@ type Watcher interface {
 	Watched() bool
 }
 
-// Overlapper is an optional interface of a Port that receives and sends runs of packets in one
-// buffer, without headers between them. NoHeaders is set in the token of such a buffer.
+// Overlapper is an optional interface of a Port that receives runs of packets in one buffer,
+// without headers between them. NoHeaders is set in the token of such a buffer.
 type Overlapper interface {
-	// OverlapHeaders permits Receive to return runs. send says that Send accepts them, too. Owner
-	// only.
-	OverlapHeaders() (send bool)
+	// OverlapHeaders permits Receive to return runs. Owner only.
+	OverlapHeaders()
 	// Frame writes the headers of packet i of a received run, over the end of packet i-1, and
 	// returns the frame. Only the owner may call it.
 	Frame(b *Buf, i int) []byte
 }
 
+// RunSender is an optional interface of a Port that sends runs of packets in one buffer. NoHeaders
+// is set in the token of such a buffer, which comes from Alloc.
+type RunSender interface {
+	// LeastRun returns how many bytes a run must have that the next call of Send accepts; 0: it
+	// accepts none. Owner only.
+	LeastRun() int
+}
+
 // NoHeaders marks a run: B has packets of Size bytes, each from the BTH to the ICRC. Size is at
-// least bth.MaxNetHeader if there are several. Only an Overlapper receives and sends runs.
+// least bth.MaxNetHeader if there are several.
 //
 // The packets of a received run have the same headers but for the length and the IPv4
 // identification, which increases by 1. The last packet may be shorter.

@@ -35,12 +35,12 @@ type line struct {
 }
 
 // OverlapHeaders implements driver.Overlapper.
-func (p *Port) OverlapHeaders() (send bool) {
+func (p *Port) OverlapHeaders() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c := &p.lines
 	if c.on {
-		return true
+		return
 	}
 	c.on = true
 	slab := make([]byte, lineCount*lineLen)
@@ -48,7 +48,6 @@ func (p *Port) OverlapHeaders() (send bool) {
 		c.line[i].b, slab = slab[:lineLen:lineLen], slab[lineLen:]
 		c.free = append(c.free, uint8(i))
 	}
-	return true
 }
 
 // receiveLines is receiveFrom while runs arrive. It returns false if there is no buffer.

@@ -76,6 +76,7 @@ var (
 	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.Watcher     = (*Port)(nil)
 	_ driver.Overlapper  = (*Port)(nil)
+	_ driver.RunSender   = (*Port)(nil)
 )
 
 // pool is the memory of buffers.

@@ -28,6 +28,9 @@ func (p *Port) Alloc(bufs []driver.Buf) int {
 	return n
 }
 
+// LeastRun implements driver.RunSender.
+func (p *Port) LeastRun() int { return 1 }
+
 // Free implements driver.Port.
 func (p *Port) Free(bufs []driver.Buf) {
 	p.mu.Lock()

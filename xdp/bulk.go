@@ -24,11 +24,15 @@ const (
 
 // bulk is the part of a Port that sends runs through sockets. The owner uses it.
 type bulk struct {
-	sender *udpmsg.Sender // nil: there are no sockets
-	v4, v6 udpmsg.Socket
-	frames []driver.Buf // passed to sender
-	enc    frame.Encoder
-	active bool // runs were sent
+	sender  *udpmsg.Sender // nil: there are no sockets
+	v4, v6  udpmsg.Socket
+	frames  []driver.Buf // passed to sender
+	rest    []driver.Buf // of sendRuns: those that go through the ring
+	head    run          // headers of the frame before a run
+	counted driver.Stats // of sender; they are part of Port.stats
+	enc     frame.Encoder
+	active  bool // runs were sent
+	open    bool // the kernel did not refuse any packet of the latest runs
 	// bounded says that the owner wants to know the backlog, which does not include what was sent
 	// through sockets.
 	bounded bool
@@ -104,6 +108,14 @@ func destination(b []byte, n int) []byte {
 	return b[etherLen+24 : etherLen+40]
 }
 
+// socket returns the socket for frames with headers of n bytes.
+func (b *bulk) socket(n int) udpmsg.Socket {
+	if n == udpmsg.LenV6 {
+		return b.v6
+	}
+	return b.v4
+}
+
 // find returns the destination address of the first run among frames that is long enough, and the
 // length of its headers; 0: there is none. It does not compare more than destination and length:
 // the frames may become several runs.
@@ -140,10 +152,7 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 		dst, n = b.find(bufs)
 	}
 	b.bounded = false
-	socket := b.v4
-	if n == udpmsg.LenV6 {
-		socket = b.v6
-	}
+	socket := b.socket(n)
 	if n == 0 || socket.FD < 0 || !socket.Runs {
 		if b.active {
 			b.observe(bufs)
@@ -152,7 +161,6 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 		return
 	}
 	b.active = true
-	before := b.sender.Stats
 	rest := 0
 	for i := range bufs {
 		f := bufs[i].B
@@ -166,24 +174,7 @@ func (p *Port) sendMixed(q *queue, bufs []driver.Buf) {
 		}
 		b.frames = append(b.frames, bufs[i])
 	}
-	b.sender.Flush()
-	sent := len(b.frames) - b.sender.Unsent()
-	for i := range b.frames[:sent] {
-		_, index := untoken(b.frames[i].Token)
-		q.txFree = append(q.txFree, index)
-	}
-	after := &b.sender.Stats
-	p.stats.TxBytes += after.TxBytes - before.TxBytes
-	p.stats.TxDropped += after.TxDropped - before.TxDropped
-	p.stats.Kicks += after.Kicks - before.Kicks
-	p.stats.TxRuns = after.TxRuns
-	if sent < len(b.frames) { // the kernel refuses them, but not in the ring
-		for i := range b.frames[sent:] {
-			b.enc.Reseal(b.frames[sent+i].B, n)
-		}
-		p.send(q, b.frames[sent:])
-	}
-	b.frames = b.frames[:0]
+	p.flushBulk(q)
 	if rest > 0 {
 		b.observe(bufs[:rest])
 		p.send(q, bufs[:rest])

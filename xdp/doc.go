@@ -152,7 +152,7 @@
 //   - ring.go, ring_unsafe.go: the rings shared with the kernel and their memory order
 //   - port.go: ownership, counters, Close
 //   - receive.go, refill.go, send.go: the data path
-//   - bulk.go: long runs, which go through UDP sockets
+//   - bulk.go, send_runs.go: long runs, which go through UDP sockets
 //   - run.go, length.go: how received runs are split into packets
 //   - backlog.go: what the kernel has not sent yet
 //   - wait.go: blocking and waking

@@ -61,11 +61,14 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 		return 0, ErrClosed
 	}
 	p.out -= len(bufs)
-	before := p.stats.TxDropped
-	if p.bulk.sender == nil {
-		p.send(p.queues[0], bufs)
-	} else {
-		p.sendMixed(p.queues[0], bufs)
+	before, packets := p.stats.TxDropped, packetsIn(bufs)
+	switch q := p.queues[0]; {
+	case p.bulk.sender == nil:
+		p.send(q, bufs)
+	case packets > len(bufs): // LeastRun permits no runs of one packet
+		p.sendRuns(q, bufs)
+	default:
+		p.sendMixed(q, bufs)
 	}
 	if p.down {
 		err = ErrLinkDown
@@ -73,7 +76,7 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 			err = ErrGone
 		}
 	}
-	n = max(0, len(bufs)-int(p.stats.TxDropped-before))
+	n = max(0, packets-int(p.stats.TxDropped-before))
 	p.stats.TxFrames += uint64(n)
 	p.leave()
 	return n, err

@@ -106,10 +106,10 @@ func (p *Port) setSender(frame []byte) {
 }
 
 // OverlapHeaders implements driver.Overlapper.
-func (p *Port) OverlapHeaders() (send bool) {
-	p.local.OverlapHeaders()
-	return false
-}
+func (p *Port) OverlapHeaders() { p.local.OverlapHeaders() }
+
+// LeastRun implements driver.RunSender: Send looks at the headers of each packet.
+func (p *Port) LeastRun() int { return 0 }
 
 // Frame implements driver.Overlapper.
 func (p *Port) Frame(b *driver.Buf, i int) []byte {

@@ -6,18 +6,28 @@ import (
 	"github.com/gorxe/gorxe/qp"
 )
 
-// joiner has memory in which the packets of a run are adjacent, for a driver.Overlapper.
+// joiner has memory in which the packets of a run are adjacent.
 type joiner struct {
-	on     bool
+	port   driver.RunSender // nil: runs are not sent in one buffer
 	b      []byte
 	end    int // of the packets in b
 	netLen int // length of the headers of the latest run
 }
 
+// accepts reports whether the port accepts a run of about n bytes.
+func (j *joiner) accepts(n int) bool {
+	if j.port == nil {
+		return false
+	}
+	least := j.port.LeastRun()
+	return least > 0 && n >= least
+}
+
 // buildRun builds up to most packets that differ from the latest one only in PSN and payload, in
 // free buffers from number i on. It returns the number of packets and of buffers.
 func (l *Loop) buildRun(now qp.Time, i, most int) (packets, used int) {
-	join := l.joiner.on && l.tracer == nil
+	latest := len(l.tx[l.txAt+i-1].B)
+	join := l.tracer == nil && l.joiner.accepts(most*latest)
 	if !join {
 		most = min(most, l.txn-i)
 	}

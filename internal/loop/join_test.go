@@ -19,6 +19,7 @@ type overlapPort struct {
 	driver.Port
 	t       *testing.T
 	overlap bool
+	least   int
 	header  []byte // of the latest frame that was sent
 	runs    []receivedRun
 	joined  int            // packets that were sent without headers
@@ -43,10 +44,9 @@ func (p *overlapPort) Info() driver.Info {
 	return i
 }
 
-func (p *overlapPort) OverlapHeaders() (send bool) {
-	p.overlap = true
-	return true
-}
+func (p *overlapPort) OverlapHeaders() { p.overlap = true }
+
+func (p *overlapPort) LeastRun() int { return p.least }
 
 func (p *overlapPort) Send(bufs []driver.Buf) (n int, err error) {
 	for _, b := range bufs {
@@ -138,7 +138,7 @@ func TestOverlapper(t *testing.T) {
 	for _, traced := range []bool{false, true} {
 		var ports [2]*overlapPort
 		a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
-			ports[i] = &overlapPort{Port: p, t: t}
+			ports[i] = &overlapPort{Port: p, t: t, least: 1}
 			return ports[i]
 		}})
 		sent := 0
@@ -179,6 +179,28 @@ func TestOverlapper(t *testing.T) {
 	}
 }
 
+// Short runs are sent as frames if the port does not accept them.
+func TestLeastRun(t *testing.T) {
+	for _, c := range []struct {
+		least int
+		want  bool
+	}{{0, false}, {8 << 10, true}, {64 << 10, false}} {
+		var ports [2]*overlapPort
+		a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
+			ports[i] = &overlapPort{Port: p, t: t, least: c.least}
+			return ports[i]
+		}})
+		const n = 40 * 1024
+		a.mem[n-1] = 1
+		a.write(t, b, n, 0)
+		driveUntil(t, a, b, func() bool { return b.mem[n-1] == 1 })
+		if got := ports[0].joined; got > 0 != c.want {
+			t.Errorf("LeastRun %d: %d packets were sent without headers, want any: %v", c.least, got,
+				c.want)
+		}
+	}
+}
+
 // payloadGuest calls a function when it needs the payloads of a step.
 type payloadGuest struct {
 	lateGuest
@@ -191,7 +213,7 @@ func (g *payloadGuest) Settle(qp.Time) { g.settle() }
 func TestGuestNeedsPayloads(t *testing.T) {
 	var port *overlapPort
 	a, b := newPair(t, pairConfig{selective: true, wrap: func(_ int, p driver.Port) driver.Port {
-		port = &overlapPort{Port: p, t: t}
+		port = &overlapPort{Port: p, t: t, least: 1}
 		return port
 	}})
 	b.SetGuest(&payloadGuest{lateGuest{side: b}, func() {
@@ -227,7 +249,7 @@ func TestGuestNeedsPayloads(t *testing.T) {
 func TestCorruptPacketInRun(t *testing.T) {
 	var port *overlapPort
 	a, b := newPair(t, pairConfig{selective: true, wrap: func(_ int, p driver.Port) driver.Port {
-		port = &overlapPort{Port: p, t: t}
+		port = &overlapPort{Port: p, t: t, least: 1}
 		return port
 	}})
 	const n, size = 40 * 1024, bth.HeaderLen + 1024 + bth.ICRCLen
@@ -309,7 +331,7 @@ func (p lookingPort) Unwrap() driver.Port { return p.Port }
 func TestNoOverlapWithWrapper(t *testing.T) {
 	var ports [2]*overlapPort
 	a, b := newPair(t, pairConfig{selective: true, wrap: func(i int, p driver.Port) driver.Port {
-		ports[i] = &overlapPort{Port: p, t: t}
+		ports[i] = &overlapPort{Port: p, t: t, least: 1}
 		return lookingPort{ports[i]}
 	}})
 	const n = 40 * 1024

@@ -160,8 +160,9 @@ func New(c Config) *Loop {
 	_, l.kernel = driver.Find[driver.Watcher](c.Port)
 	// Not Find: a wrapper looks at the frames before the loop does.
 	if l.overlapper, _ = c.Port.(driver.Overlapper); l.overlapper != nil {
-		l.joiner.on = l.overlapper.OverlapHeaders()
+		l.overlapper.OverlapHeaders()
 	}
+	l.joiner.port, _ = c.Port.(driver.RunSender)
 	l.bound.init(&c)
 	if l.enc.SourcePort = c.Port.Info().SourcePort; l.enc.SourcePort != 0 {
 		l.dec.RecoverIDs()

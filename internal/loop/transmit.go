@@ -15,11 +15,11 @@ func (l *Loop) transmit(now qp.Time) int {
 	l.stalled = false
 	l.joiner.end = 0
 	// n packets are in the first used buffers.
-	n, used, next := 0, 0, false
+	n, used, next := 0, 0, 0
 	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(used) {
-		if next {
-			if p, k := l.buildRun(now, used, txBatch-n); p > 0 {
-				n, used, next = n+p, used+k, false
+		if next > 0 {
+			if p, k := l.buildRun(now, used, min(next, txBatch-n)); p > 0 {
+				n, used, next = n+p, used+k, 0
 				continue
 			}
 		}
@@ -27,7 +27,7 @@ func (l *Loop) transmit(now qp.Time) int {
 		if tx == nil {
 			break
 		}
-		n, used, next = n+1, used+1, tx.Next > 0
+		n, used, next = n+1, used+1, tx.Next
 		if tx.Ended > txBatch-n {
 			break // a message of that length does not fit in the batch
 		}

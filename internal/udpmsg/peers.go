@@ -153,12 +153,18 @@ func (s *Sender) fits(p *peer, b []byte) bool {
 // Accepts reports whether a run to the peer of a frame may begin with the packet after its headers
 // of n bytes.
 func (s *Sender) Accepts(b []byte, n int) bool {
-	p := s.peerOf(b[:n])
-	if !p.safe && p.off && !p.resumes() {
+	if s.Pauses(b, n) {
 		return false
 	}
+	p := s.peerOf(b[:n])
 	key, reliable := flowKey(p, b[n:])
 	return p.safe || reliable && !s.again(p, key, b[n:]) || !reliable && p.proven
+}
+
+// Pauses reports whether no runs are sent to the peer of a frame at the moment.
+func (s *Sender) Pauses(b []byte, n int) bool {
+	p := s.peerOf(b[:n])
+	return !p.safe && p.off && !p.resumes()
 }
 
 // again reports whether packet b of a flow to a peer was in a run before.

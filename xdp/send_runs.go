@@ -1,0 +1,151 @@
+package xdp
+
+import (
+	"encoding/binary"
+
+	"github.com/gorxe/gorxe/driver"
+	"github.com/gorxe/gorxe/internal/udpmsg"
+)
+
+// LeastRun implements driver.RunSender. Runs go through sockets, like long runs of frames.
+func (p *Port) LeastRun() (n int) {
+	if p.bulk.open && p.enter() {
+		if !p.bulk.bounded && !p.down && p.queues[0].tx.queued() == 0 {
+			n = bulkBytes
+		}
+		p.leave()
+	}
+	return n
+}
+
+// packetsIn returns the number of packets in buffers that are sent.
+func packetsIn(bufs []driver.Buf) int {
+	n := len(bufs)
+	for i := range bufs {
+		if bufs[i].Token&driver.NoHeaders != 0 {
+			n += len(bufs[i].B)/bufs[i].Size - 1
+		}
+	}
+	return n
+}
+
+// sendRuns sends frames and runs. They go through sockets unless these do not reach the peer.
+func (p *Port) sendRuns(q *queue, bufs []driver.Buf) {
+	b := &p.bulk
+	ring := false // the latest frame goes through the ring
+	for i := range bufs {
+		f := bufs[i].B
+		if bufs[i].Token&driver.NoHeaders != 0 {
+			if ring {
+				b.rest = p.expand(q, &bufs[i], 0, b.rest)
+				continue
+			}
+			b.sender.Join(f, bufs[i].Size)
+		} else {
+			n := headersOf(f)
+			ring = n == 0 || n == udpmsg.LenV6 && b.v6.FD < 0 || b.sender.Pauses(f, n)
+			if ring {
+				b.head.setHeaders(f)
+				b.rest = append(b.rest, bufs[i])
+				continue
+			}
+			if !b.sender.Next(f) {
+				b.sender.Add(b.socket(n), f, n)
+			}
+		}
+		b.frames = append(b.frames, bufs[i])
+	}
+	if len(b.frames) > 0 {
+		p.flushBulk(q)
+	}
+	if len(b.rest) > 0 {
+		p.send(q, b.rest)
+		b.rest = b.rest[:0]
+	}
+}
+
+// flushBulk sends what was passed to the sender. Packets that the kernel refuses go through the
+// ring.
+func (p *Port) flushBulk(q *queue) {
+	b := &p.bulk
+	b.sender.Flush()
+	before, after := b.counted, b.sender.Stats
+	b.counted = after
+	p.stats.TxBytes += after.TxBytes - before.TxBytes
+	p.stats.TxDropped += after.TxDropped - before.TxDropped
+	p.stats.Kicks += after.Kicks - before.Kicks
+	p.stats.TxRuns = after.TxRuns
+	sent := packetsIn(b.frames) - b.sender.Unsent()
+	var refused []driver.Buf
+	for i := range b.frames {
+		f := &b.frames[i]
+		isRun := f.Token&driver.NoHeaders != 0
+		if !isRun {
+			b.head.setHeaders(f.B)
+		}
+		switch {
+		case isRun && sent < len(f.B)/f.Size:
+			refused = p.expand(q, f, max(sent, 0), refused)
+			sent -= len(f.B) / f.Size
+			continue
+		case isRun:
+			sent -= len(f.B) / f.Size
+		case sent <= 0:
+			b.enc.Reseal(f.B, headersOf(f.B))
+			refused = append(refused, *f)
+			continue
+		default:
+			sent--
+		}
+		q.freeRun(f)
+	}
+	b.frames = b.frames[:0]
+	if b.open = len(refused) == 0; !b.open {
+		p.send(q, refused)
+	}
+}
+
+// freeRun returns the buffer of a frame or of a run.
+func (q *queue) freeRun(f *driver.Buf) {
+	_, index := untoken(f.Token &^ driver.NoHeaders)
+	q.txFree = append(q.txFree, index)
+}
+
+// setHeaders makes r have the headers of a frame.
+func (r *run) setHeaders(f []byte) {
+	r.ip = etherLen
+	kind := binary.BigEndian.Uint16(f[etherTypeOff:])
+	if kind == etherVLAN {
+		r.ip += vlanLen
+		kind = binary.BigEndian.Uint16(f[etherTypeOff+vlanLen:])
+	}
+	r.udp = r.ip + ipv4Len
+	if kind == etherIPv6 {
+		r.udp = r.ip + ipv6Len
+	}
+	r.end = r.udp + udpLen
+	copy(r.head[:r.end], f)
+}
+
+// expand makes frames of the packets of a run from number first on, with the headers in bulk.head,
+// and appends them to frames. It drops those for which there is no buffer.
+func (p *Port) expand(q *queue, b *driver.Buf, first int, frames []driver.Buf) []driver.Buf {
+	q.freeRun(b)
+	h := &p.bulk.head
+	size := p.net.state.Load().info.MaxFrame
+	for i := first; (i+1)*b.Size <= len(b.B); i++ {
+		last := len(q.txFree) - 1
+		if last < 0 || h.end+b.Size > size {
+			p.stats.TxDropped++
+			continue
+		}
+		index := q.txFree[last]
+		q.txFree = q.txFree[:last]
+		f := q.umem[uint64(index)<<q.shift:][:h.end+b.Size]
+		h.put(f, b.Size, uint16(i))
+		copy(f[h.end:], b.B[i*b.Size:])
+		p.bulk.enc.Reseal(f, h.end)
+		frames = append(frames, driver.Buf{B: f, Token: token(0, index)})
+	}
+	return frames
+}
