@@ -75,34 +75,39 @@ func (p *Port) flushBulk(q *queue) {
 	p.stats.TxDropped += after.TxDropped - before.TxDropped
 	p.stats.Kicks += after.Kicks - before.Kicks
 	p.stats.TxRuns = after.TxRuns
-	sent := packetsIn(b.frames) - b.sender.Unsent()
-	var refused []driver.Buf
+	unsent := b.sender.Unsent()
+	if b.open = unsent == 0; b.open {
+		for i := range b.frames {
+			q.freeRun(&b.frames[i])
+		}
+	} else {
+		p.send(q, p.refused(q, packetsIn(b.frames)-unsent))
+	}
+	b.frames = b.frames[:0]
+}
+
+// refused returns the frames for the ring if only the first sent packets of bulk.frames were sent.
+func (p *Port) refused(q *queue, sent int) (frames []driver.Buf) {
+	b := &p.bulk
 	for i := range b.frames {
 		f := &b.frames[i]
 		isRun := f.Token&driver.NoHeaders != 0
 		if !isRun {
 			b.head.setHeaders(f.B)
 		}
+		n := packetsIn(b.frames[i : i+1])
 		switch {
-		case isRun && sent < len(f.B)/f.Size:
-			refused = p.expand(q, f, max(sent, 0), refused)
-			sent -= len(f.B) / f.Size
-			continue
+		case sent >= n:
+			q.freeRun(f)
 		case isRun:
-			sent -= len(f.B) / f.Size
-		case sent <= 0:
-			b.enc.Reseal(f.B, headersOf(f.B))
-			refused = append(refused, *f)
-			continue
+			frames = p.expand(q, f, max(sent, 0), frames)
 		default:
-			sent--
+			b.enc.Reseal(f.B, headersOf(f.B))
+			frames = append(frames, *f)
 		}
-		q.freeRun(f)
+		sent -= n
 	}
-	b.frames = b.frames[:0]
-	if b.open = len(refused) == 0; !b.open {
-		p.send(q, refused)
-	}
+	return frames
 }
 
 // freeRun returns the buffer of a frame or of a run.
