@@ -11,7 +11,8 @@
 // A port may implement further interfaces: [Holder], [Backlogger], [StatsReader], [Watcher],
 // [Finder], [Router], [Groups], [Member], [Limited], [Overlapper] and [RunSender]. A wrapper around
 // a port implements [Wrapper], and users look for interfaces with [Find], which also searches the
-// inner ports.
+// inner ports. Exceptions are [Overlapper] and [RunSender]: a wrapper sees all frames, so it must
+// implement them itself.
 //
 // The contract grows by new fields of Buf and Info, whose zero values mean what ports do today, and
 // by new optional interfaces. Use field names in composite literals of these types, and do not

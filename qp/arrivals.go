@@ -90,7 +90,8 @@ func (q *QP) expectNext() { q.eng.arrivals = arrivals{q: q} }
 // prepare finds the memory for the packets that follow, the first of which is p.
 func (a *arrivals) prepare(p *bth.Packet) bool {
 	q := a.q
-	if q.typ != RC || q.State() == Err || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
+	if len(p.BTH) != bth.HeaderLen+len(p.Payload) || // pad in the middle of a message
+		q.typ != RC || q.State() == Err || p.BTH.DestQP() != q.qpn || !q.pkeyOK(p.BTH.PKey()) {
 		return false
 	}
 	switch p.BTH.Opcode() {

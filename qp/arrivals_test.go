@@ -96,6 +96,11 @@ func TestHandleNext(t *testing.T) {
 		{name: "a packet of UC", op: OpWrite, next: 7, edit: change(8, opcode(bth.UCWriteMiddle))},
 		{name: "a packet of RC on a UC QP", typ: UC, op: OpWrite,
 			edit: change(8, opcode(bth.RCWriteMiddle))},
+		{name: "pad in the second packet", op: OpWrite,
+			edit: change(1, func(w *world, p *bth.Packet) {
+				p.BTH[1] |= 3 << 4
+				must(w.t, p.Parse(p.BTH))
+			})},
 		{name: "another QP in the second packet", op: OpWrite,
 			edit: change(1, func(_ *world, p *bth.Packet) { p.BTH[7]++ })},
 		{name: "another partition in the second packet", op: OpWrite,

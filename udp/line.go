@@ -1,6 +1,9 @@
 package udp
 
-import "github.com/gorxe/gorxe/driver"
+import (
+	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
+)
 
 // A long run arrives in one buffer if the owner permits it, because each piece of memory costs the
 // kernel time. The packets then have no room for headers between them. The headers of the first
@@ -9,7 +12,7 @@ import "github.com/gorxe/gorxe/driver"
 const (
 	lineCount = 8 // buffers for runs
 	// lineMin is the length of the shortest packets whose headers overlap only one other packet.
-	lineMin = headroom
+	lineMin = bth.MaxNetHeader
 	lineLen = headroom + 1<<16 // longer than any run
 
 	// lineToken marks tokens of packets in these buffers. The bits from lineShift on are the

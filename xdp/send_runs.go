@@ -33,11 +33,13 @@ func packetsIn(bufs []driver.Buf) int {
 func (p *Port) sendRuns(q *queue, bufs []driver.Buf) {
 	b := &p.bulk
 	ring := false // the latest frame goes through the ring
+	expanded := false
 	for i := range bufs {
 		f := bufs[i].B
 		if bufs[i].Token&driver.NoHeaders != 0 {
 			if ring {
 				b.rest = p.expand(q, &bufs[i], 0, b.rest)
+				expanded = true
 				continue
 			}
 			b.sender.Join(f, bufs[i].Size)
@@ -57,6 +59,9 @@ func (p *Port) sendRuns(q *queue, bufs []driver.Buf) {
 	}
 	if len(b.frames) > 0 {
 		p.flushBulk(q)
+	}
+	if expanded { // frames are cheaper until the sockets take a run again
+		b.open = false
 	}
 	if len(b.rest) > 0 {
 		p.send(q, b.rest)
@@ -139,6 +144,9 @@ func (p *Port) expand(q *queue, b *driver.Buf, first int, frames []driver.Buf) [
 	h := &p.bulk.head
 	size := p.net.state.Load().info.MaxFrame
 	for i := first; (i+1)*b.Size <= len(b.B); i++ {
+		if len(q.txFree) == 0 {
+			q.reap()
+		}
 		last := len(q.txFree) - 1
 		if last < 0 || h.end+b.Size > size {
 			p.stats.TxDropped++

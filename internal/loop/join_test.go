@@ -201,6 +201,16 @@ func TestLeastRun(t *testing.T) {
 	}
 }
 
+// The end of a forged run may be too short for a BTH.
+func TestPrefetchShortRun(t *testing.T) {
+	a, _ := newPair(t, pairConfig{})
+	bufs := make([]driver.Buf, minPrefetch)
+	for i := range bufs {
+		bufs[i] = driver.Buf{B: make([]byte, 1), Size: 64, Token: driver.NoHeaders}
+	}
+	a.prefetch(bufs)
+}
+
 // payloadGuest calls a function when it needs the payloads of a step.
 type payloadGuest struct {
 	lateGuest

@@ -49,10 +49,13 @@ func (l *Loop) releaseFrames() {
 // prefetch lets the engine prefetch what a batch of frames will touch.
 func (l *Loop) prefetch(bufs []driver.Buf) {
 	for i := range bufs {
-		if b := bufs[i].B; bufs[i].Token&driver.NoHeaders != 0 {
-			l.previews[i] = b
-		} else {
+		switch b := bufs[i].B; {
+		case bufs[i].Token&driver.NoHeaders == 0:
 			l.previews[i] = frame.PeekBTH(b)
+		case len(b) >= bth.HeaderLen+bth.ICRCLen:
+			l.previews[i] = b
+		default: // the end of a forged run
+			l.previews[i] = nil
 		}
 	}
 	l.eng.Prefetch(l.previews[:len(bufs)])

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/frame"
+	"golang.org/x/sys/unix"
 )
 
 // queued describes what a Sender would send, and what it has recorded.
@@ -151,6 +152,57 @@ func TestJoin(t *testing.T) {
 			if got := int(joined.out.headers[i].hdr.Iovlen); got != want {
 				t.Errorf("message %d has %d parts, want %d", i, got, want)
 			}
+		}
+	}
+}
+
+// The packets of a run have the source port of the frame before them, also if that frame continues
+// a message of another QP.
+func TestJoinOfAnotherQP(t *testing.T) {
+	to := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
+	a := &frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), Dst: to,
+		HopLimit: 64, SrcPort: 0xc123}
+	b := *a
+	b.SrcPort = 0xc456
+	k := Socket{Port: 0xc001, Runs: true}
+	e := new(frame.Encoder)
+	other := packets(e, a, bth.RCWriteMiddle, 10, 3)
+	own := packets(e, &b, bth.RCWriteMiddle, 500, 2*MaxRun)
+	for _, before := range []int{1, 3} {
+		added, joined := NewSender(), NewSender()
+		for _, f := range append(slices.Clone(other[:before]), own...) {
+			added.Add(k, sealed(slices.Clone(f), 0), LenV4)
+		}
+		for _, f := range append(slices.Clone(other[:before]), own[0]) {
+			joined.Add(k, sealed(slices.Clone(f), 0), LenV4)
+		}
+		var run []byte
+		for i, f := range own[1:] {
+			run = append(run, sealed(slices.Clone(f), uint16(i))[LenV4:]...)
+		}
+		joined.Join(run, len(own[0])-LenV4)
+		if got, want := queued(joined, to), queued(added, to); got != want {
+			t.Errorf("after %d packets of another QP, with Join:\n%.2000s\nwithout:\n%.2000s", before,
+				got, want)
+		}
+	}
+}
+
+// If the kernel refuses a message, its peer gets no runs for a while, and others still do.
+func TestKeepStopsPeer(t *testing.T) {
+	s := NewSender()
+	s.KeepRefused = true
+	a := frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), HopLimit: 64}
+	var frames [2][]byte
+	for i := range frames {
+		a.Dst = bth.GIDFromIPv4([4]byte{192, 0, 2, byte(2 + i)})
+		frames[i] = packets(new(frame.Encoder), &a, bth.RCWriteMiddle, 0, 1)[0]
+		s.Add(Socket{Runs: true}, frames[i], LenV4)
+	}
+	s.keep(0, 2, unix.EPERM)
+	for i, want := range []bool{true, false} {
+		if got := s.Pauses(frames[i], LenV4); got != want {
+			t.Errorf("peer %d: Pauses() = %v, want %v", i, got, want)
 		}
 	}
 }

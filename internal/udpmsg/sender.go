@@ -61,6 +61,7 @@ type Sender struct {
 	queued int    // messages
 	unsent int    // frames that are left to the caller
 	run    run
+	latest []byte // headers of the latest frame
 	about  [Size]about
 	ids    frame.RunIDs
 	peers
@@ -85,6 +86,7 @@ type Socket struct {
 // about is what is known about a message.
 type about struct {
 	peer    *peer // nil if the message is no run
+	to      *peer // nil: the socket sends no runs
 	control uint8 // length of the control messages without that of a run
 }
 
@@ -116,7 +118,7 @@ func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:], ident(b
 
 // Join is Add for the packets of a driver.Buf with driver.NoHeaders. Each has size bytes.
 func (s *Sender) Join(b []byte, size int) {
-	h := s.run.header
+	h := s.latest // those of the run may have another source port
 	for i := 0; len(b) >= size; {
 		n := 1
 		if s.continues(b[:size]) {
@@ -148,6 +150,7 @@ func (s *Sender) joinNext(h, b []byte, i int) int {
 
 // add adds packet p with headers h. Its ICRC is for the identification id.
 func (s *Sender) add(k Socket, h, p []byte, id int) {
+	s.latest = h
 	if s.unsent > 0 {
 		s.unsent++
 		return
@@ -171,6 +174,7 @@ func (s *Sender) add(k Socket, h, p []byte, id int) {
 			s.run.packets, s.run.slot = 1, slot(p)
 		}
 	}
+	s.about[s.queued].to = s.run.peer
 	s.queued++
 }
 
@@ -236,6 +240,7 @@ func (s *Sender) continues(p []byte) bool {
 
 // next adds such a packet, with headers h.
 func (s *Sender) next(h, p []byte) {
+	s.latest = h
 	r := &s.run
 	s.out.add(s.queued-1, p, 1)
 	s.setICRC(h, p, ident(h), r.packets)
@@ -413,8 +418,8 @@ func (s *Sender) refuse(err error) {
 // keep leaves the frames of messages from to n-1 to the caller.
 func (s *Sender) keep(from, n int, err error) {
 	s.refuse(err)
-	if s.recent != nil {
-		s.recent.stop()
+	if p := s.about[from].to; p != nil {
+		p.stop()
 	}
 	for i := from; i < n; i++ {
 		s.unsent += s.out.packets(i)
