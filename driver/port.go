@@ -57,6 +57,14 @@ type Buf struct {
 	Size  int    // of each packet of a run, bytes; see NoHeaders
 }
 
+// Packets returns the number of packets in b.
+func (b *Buf) Packets() int {
+	if b.Token&NoHeaders == 0 {
+		return 1
+	}
+	return (len(b.B) + b.Size - 1) / b.Size
+}
+
 // Info describes a Port.
 type Info struct {
 	Name     string // interface name
@@ -134,8 +142,8 @@ type Overlapper interface {
 // RunSender is an optional interface of a Port that sends runs of packets in one buffer. NoHeaders
 // is set in the token of such a buffer, which comes from Alloc.
 type RunSender interface {
-	// LeastRun returns how many bytes a run must have that the next call of Send accepts; 0: it
-	// accepts none. Owner only.
+	// LeastRun returns the smallest number of bytes of a run that the next call of Send accepts; 0:
+	// it accepts no run. Owner only.
 	LeastRun() int
 }
 

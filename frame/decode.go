@@ -153,8 +153,7 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	p.SrcPort = binary.BigEndian.Uint16(udp)
 	err := p.Parse(ip[ipLen+lenUDP : end : end])
 	// A packet with a wrong ICRC is dropped for that reason, whatever its opcode (IBA 9.6.1).
-	if crc := d.scratch.sum(ip[:end], ipLen); crc != binary.LittleEndian.Uint32(ip[end:]) &&
-		!d.recovers(ip, crc) {
+	if !d.icrcOK(ip, ipLen) {
 		return ReasonICRC
 	}
 	if err != nil {
@@ -163,15 +162,28 @@ func (d *Decoder) transport(ip []byte, p *bth.Packet) Reason {
 	return ReasonOK
 }
 
-// ICRCOK reports whether the ICRC of a frame with valid headers is right. netLen is the length of
-// those before the BTH. The frame ends with the ICRC.
-func (d *Decoder) ICRCOK(f []byte, netLen int) bool {
-	ipLen := ipHeaderLen(netLen)
-	ip := f[netLen-lenUDP-ipLen:]
+// icrcOK reports whether the ICRC of the prepared packet is correct, perhaps with another
+// identification; see RecoverIDs.
+func (d *Decoder) icrcOK(ip []byte, ipLen int) bool {
 	end := len(ip) - bth.ICRCLen
-	d.scratch.prepare(ip[:end], ipLen)
 	crc := d.scratch.sum(ip[:end], ipLen)
 	return crc == binary.LittleEndian.Uint32(ip[end:]) || d.recovers(ip, crc)
+}
+
+// CheckICRC reports whether the ICRC of a frame with valid headers is correct. netLen bytes precede
+// the BTH. The frame ends with the ICRC.
+func (d *Decoder) CheckICRC(f []byte, netLen int) bool {
+	ip, ipLen := ipPacket(f, netLen)
+	d.scratch.prepare(ip[:len(ip)-bth.ICRCLen], ipLen)
+	return d.icrcOK(ip, ipLen)
+}
+
+// NextID increments the identification in the headers before a BTH, if they are of IPv4. It does
+// not change the checksum, which the ICRC does not cover.
+func NextID(h []byte) {
+	if ip, ipLen := ipPacket(h, len(h)); ipLen == lenIPv4 {
+		binary.BigEndian.PutUint16(ip[4:], binary.BigEndian.Uint16(ip[4:])+1)
+	}
 }
 
 func addrsOf(ipHeader []byte) []byte {

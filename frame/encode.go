@@ -124,8 +124,7 @@ func (e *Encoder) Finish(f []byte, netLen int) {
 // Reseal computes the ICRC of a finished frame again, with the identification and the UDP source
 // port that its headers have.
 func (e *Encoder) Reseal(f []byte, netLen int) {
-	ipLen := ipHeaderLen(netLen)
-	ip := f[netLen-lenUDP-ipLen:]
+	ip, ipLen := ipPacket(f, netLen)
 	end := len(ip) - bth.ICRCLen
 	e.scratch.prepare(ip[:end], ipLen)
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
@@ -149,16 +148,15 @@ func (e *Encoder) seal(f, ip []byte, ipLen, at int, src []byte) {
 // FinishHeaders does what Finish does except for the ICRC. h has the headers of a frame of n bytes,
 // netLen before the BTH.
 func (e *Encoder) FinishHeaders(h []byte, netLen, n int) {
-	ipLen := ipHeaderLen(netLen)
-	e.finishIP(h[netLen-lenUDP-ipLen:], ipLen, n-(netLen-lenUDP-ipLen))
+	ip, ipLen := ipPacket(h, netLen)
+	e.finishIP(ip, ipLen, n-(len(h)-len(ip)))
 }
 
 // FinishPart is FinishWith for packet i of a run, which the kernel sends with the identification i
 // over IPv4. FinishHeaders has finished the headers. Those of f are not valid afterwards: the
 // checksum is that of another identification.
 func (e *Encoder) FinishPart(f []byte, netLen, at int, src []byte, i int) {
-	ipLen := ipHeaderLen(netLen)
-	ip := f[netLen-lenUDP-ipLen:]
+	ip, ipLen := ipPacket(f, netLen)
 	if ipLen == lenIPv4 {
 		binary.BigEndian.PutUint16(ip[4:], uint16(i))
 	}
@@ -168,18 +166,19 @@ func (e *Encoder) FinishPart(f []byte, netLen, at int, src []byte, i int) {
 // finishHeaders does what Finish does except for the ICRC. It returns the frame from the IP header
 // on and the length of that header.
 func (e *Encoder) finishHeaders(f []byte, netLen int) (ip []byte, ipLen int) {
-	ipLen = ipHeaderLen(netLen)
-	ip = f[netLen-lenUDP-ipLen:]
+	ip, ipLen = ipPacket(f, netLen)
 	e.finishIP(ip, ipLen, len(ip))
 	return ip, ipLen
 }
 
-// ipHeaderLen returns the length of the IP header in network headers of netLen bytes.
-func ipHeaderLen(netLen int) int {
+// ipPacket returns frame f from the IP header on, and the length of that header. netLen bytes
+// precede the BTH.
+func ipPacket(f []byte, netLen int) (ip []byte, ipLen int) {
+	ipLen = lenIPv4
 	if netLen >= lenEthernet+lenIPv6+lenUDP {
-		return lenIPv6
+		ipLen = lenIPv6
 	}
-	return lenIPv4
+	return f[netLen-lenUDP-ipLen:], ipLen
 }
 
 // finishIP completes the IP and the UDP header of a packet of n bytes.

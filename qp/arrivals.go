@@ -70,7 +70,7 @@ func (e *Engine) HandlePart(now Time, b []byte) bool {
 		return true
 	}
 	q.off += n
-	q.accepted(now, h.AckReq())
+	q.accepted(now, false, h.AckReq())
 	return true
 }
 

@@ -120,9 +120,9 @@ type Engine struct {
 	tx        Transmit                   // the result of PollTransmit
 	inMessage bool                       // the last packet does not end its message
 	middle    middle                     // for PollRun
-	run       Run
-	arrivals  arrivals        // for HandleNext
-	spill     [maxPacket]byte // for packets that may not fit the caller's buffer
+	run       Run                        // the result of PollRun
+	arrivals  arrivals                   // for HandleNext
+	spill     [maxPacket]byte            // for packets that may not fit the caller's buffer
 }
 
 // NewEngine returns an engine without QPs.

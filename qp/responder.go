@@ -187,10 +187,7 @@ func (q *QP) execute(p *bth.Packet) verdict {
 func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	switch v {
 	case accept:
-		if p.Info.End {
-			q.msn = q.msn.Next()
-		}
-		q.accepted(now, p.BTH.AckReq())
+		q.accepted(now, p.Info.End, p.BTH.AckReq())
 	case acceptQueued:
 		q.eng.schedule(q)
 	case drop:
@@ -204,13 +201,17 @@ func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	}
 }
 
-// accepted acknowledges a request that was executed. asked says that the peer asks for the ACK.
-func (q *QP) accepted(now Time, asked bool) {
+// accepted acknowledges a request packet that was executed. end says that it ends its message, and
+// asked that the peer asks for the ACK.
+func (q *QP) accepted(now Time, end, asked bool) {
 	if q.State() == Err { // its completion overran the CQ: do not acknowledge it
 		return
 	}
 	q.epsn++
 	q.ackable = q.epsn
+	if end {
+		q.msn = q.msn.Next()
+	}
 	q.unacked++
 	q.oweAck(now, asked)
 }

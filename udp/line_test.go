@@ -229,7 +229,7 @@ func TestLinesInUse(t *testing.T) {
 			got := r.take(bufs[:])
 			held = append(held, got...)
 			for i := range got {
-				n += packetsIn(&got[i])
+				n += got[i].Packets()
 			}
 		}
 	}

@@ -37,20 +37,11 @@ func (p *Port) Receive(bufs []driver.Buf) (n int) {
 	}
 	// A run may be longer than what the owner expects, but the next one is left for another call.
 	for packets := 0; n < len(p.ready) && packets < len(bufs); n++ {
-		b := &p.ready[n]
-		bufs[n] = *b
-		packets += packetsIn(b)
+		bufs[n] = p.ready[n]
+		packets += bufs[n].Packets()
 	}
 	p.ready = p.ready[:copy(p.ready, p.ready[n:])]
 	return n
-}
-
-// packetsIn returns the number of packets in a received buffer.
-func packetsIn(b *driver.Buf) int {
-	if b.Token&driver.NoHeaders == 0 {
-		return 1
-	}
-	return (len(b.B) + b.Size - 1) / b.Size
 }
 
 // receive fills p.ready.

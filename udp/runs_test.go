@@ -44,19 +44,11 @@ func TestRuns(t *testing.T) {
 
 func global6(a netip.Addr) bool { return a.Is6() && !a.IsLinkLocalUnicast() }
 
-// packetsIn returns the number of packets in a received buffer.
-func packetsIn(b *driver.Buf) int {
-	if b.Token&driver.NoHeaders == 0 {
-		return 1
-	}
-	return (len(b.B) + b.Size - 1) / b.Size
-}
-
 // runPackets returns the number of packets in those buffers that are runs.
 func runPackets(bufs []driver.Buf) (n int) {
 	for i := range bufs {
 		if bufs[i].Token&driver.NoHeaders != 0 {
-			n += packetsIn(&bufs[i])
+			n += bufs[i].Packets()
 		}
 	}
 	return n
@@ -66,7 +58,7 @@ func runPackets(bufs []driver.Buf) (n int) {
 func frames(p *udp.Port, bufs []driver.Buf) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range bufs {
-			for k := range packetsIn(&bufs[i]) {
+			for k := range bufs[i].Packets() {
 				f := bufs[i].B
 				if bufs[i].Token&driver.NoHeaders != 0 {
 					f = p.Frame(&bufs[i], k)

@@ -57,10 +57,10 @@ func (p *Port) Send(bufs []driver.Buf) (n int, err error) {
 	for i := range bufs {
 		b := bufs[i].B
 		if bufs[i].Token&driver.NoHeaders != 0 {
-			if size := bufs[i].Size; dropped {
-				p.out.Stats.TxDropped += uint64(len(b) / size)
+			if dropped {
+				p.out.Stats.TxDropped += uint64(bufs[i].Packets())
 			} else {
-				p.out.Join(b, size)
+				p.out.Join(b, bufs[i].Size)
 			}
 			continue
 		}

@@ -83,16 +83,7 @@ func parse(b []byte, size int) (h headers) {
 	if len(b) < etherLen+ipv4Len+udpLen+minPacket {
 		return h
 	}
-	ip := etherLen
-	kind := binary.BigEndian.Uint16(b[etherTypeOff:])
-	if kind == etherVLAN {
-		ip += vlanLen
-		kind = binary.BigEndian.Uint16(b[etherTypeOff+vlanLen:])
-	}
-	udp := ip + ipv4Len
-	if kind == etherIPv6 {
-		udp = ip + ipv6Len
-	}
+	kind, ip, udp := offsets(b)
 	if end := udp + udpLen; len(b) < end+minPacket ||
 		b[udp+6]|b[udp+7] == 0 && size <= end+maxPacket {
 		return h
@@ -117,6 +108,20 @@ func parse(b []byte, size int) (h headers) {
 	sum = fold(sum + protoUDP + uint32(length))
 	h.partial = uint32(binary.BigEndian.Uint16(b[udp+6:])) == sum
 	return h
+}
+
+// offsets returns the EtherType of the packet in a frame, and where its IP and UDP headers begin.
+func offsets(b []byte) (kind uint16, ip, udp int) {
+	ip = etherLen
+	kind = binary.BigEndian.Uint16(b[etherTypeOff:])
+	if kind == etherVLAN {
+		ip += vlanLen
+		kind = binary.BigEndian.Uint16(b[etherTypeOff+vlanLen:])
+	}
+	if kind == etherIPv6 {
+		return kind, ip, ip + ipv6Len
+	}
+	return kind, ip, ip + ipv4Len
 }
 
 // sum16 adds the 16-bit words of b, which has an even length below 128 KiB.

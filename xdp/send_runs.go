@@ -1,8 +1,6 @@
 package xdp
 
 import (
-	"encoding/binary"
-
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/udpmsg"
 )
@@ -20,11 +18,9 @@ func (p *Port) LeastRun() (n int) {
 
 // packetsIn returns the number of packets in buffers that are sent.
 func packetsIn(bufs []driver.Buf) int {
-	n := len(bufs)
+	n := 0
 	for i := range bufs {
-		if bufs[i].Token&driver.NoHeaders != 0 {
-			n += len(bufs[i].B)/bufs[i].Size - 1
-		}
+		n += bufs[i].Packets()
 	}
 	return n
 }
@@ -83,7 +79,7 @@ func (p *Port) flushBulk(q *queue) {
 	unsent := b.sender.Unsent()
 	if b.open = unsent == 0; b.open {
 		for i := range b.frames {
-			q.freeRun(&b.frames[i])
+			q.free(&b.frames[i])
 		}
 	} else {
 		p.send(q, p.refused(q, packetsIn(b.frames)-unsent))
@@ -100,10 +96,10 @@ func (p *Port) refused(q *queue, sent int) (frames []driver.Buf) {
 		if !isRun {
 			b.head.setHeaders(f.B)
 		}
-		n := packetsIn(b.frames[i : i+1])
+		n := f.Packets()
 		switch {
 		case sent >= n:
-			q.freeRun(f)
+			q.free(f)
 		case isRun:
 			frames = p.expand(q, f, max(sent, 0), frames)
 		default:
@@ -115,24 +111,9 @@ func (p *Port) refused(q *queue, sent int) (frames []driver.Buf) {
 	return frames
 }
 
-// freeRun returns the buffer of a frame or of a run.
-func (q *queue) freeRun(f *driver.Buf) {
-	_, index := untoken(f.Token &^ driver.NoHeaders)
-	q.txFree = append(q.txFree, index)
-}
-
 // setHeaders makes r have the headers of a frame.
 func (r *run) setHeaders(f []byte) {
-	r.ip = etherLen
-	kind := binary.BigEndian.Uint16(f[etherTypeOff:])
-	if kind == etherVLAN {
-		r.ip += vlanLen
-		kind = binary.BigEndian.Uint16(f[etherTypeOff+vlanLen:])
-	}
-	r.udp = r.ip + ipv4Len
-	if kind == etherIPv6 {
-		r.udp = r.ip + ipv6Len
-	}
+	_, r.ip, r.udp = offsets(f)
 	r.end = r.udp + udpLen
 	copy(r.head[:r.end], f)
 }
@@ -140,23 +121,24 @@ func (r *run) setHeaders(f []byte) {
 // expand makes frames of the packets of a run from number first on, with the headers in bulk.head,
 // and appends them to frames. It drops those for which there is no buffer.
 func (p *Port) expand(q *queue, b *driver.Buf, first int, frames []driver.Buf) []driver.Buf {
-	q.freeRun(b)
+	run := *b
+	q.free(b)
 	h := &p.bulk.head
 	size := p.net.state.Load().info.MaxFrame
-	for i := first; (i+1)*b.Size <= len(b.B); i++ {
+	for i := first; i < run.Packets(); i++ {
 		if len(q.txFree) == 0 {
 			q.reap()
 		}
 		last := len(q.txFree) - 1
-		if last < 0 || h.end+b.Size > size {
+		if last < 0 || h.end+run.Size > size {
 			p.stats.TxDropped++
 			continue
 		}
 		index := q.txFree[last]
 		q.txFree = q.txFree[:last]
-		f := q.umem[uint64(index)<<q.shift:][:h.end+b.Size]
-		h.put(f, b.Size, uint16(i))
-		copy(f[h.end:], b.B[i*b.Size:])
+		f := q.umem[uint64(index)<<q.shift:][:h.end+run.Size]
+		h.put(f, run.Size, uint16(i))
+		copy(f[h.end:], run.B[i*run.Size:])
 		p.bulk.enc.Reseal(f, h.end)
 		frames = append(frames, driver.Buf{B: f, Token: token(0, index)})
 	}

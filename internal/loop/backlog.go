@@ -108,7 +108,7 @@ func (l *Loop) passed(bufs []driver.Buf) {
 		}
 		// The length of the headers is that of the latest run, which is nearly right if paths of
 		// both IP versions are in use.
-		for range len(bufs[i].B) / bufs[i].Size {
+		for range bufs[i].Packets() {
 			o.Send(now, l.bound.size(l.joiner.netLen+bufs[i].Size))
 		}
 	}

@@ -41,10 +41,10 @@ func (l *Loop) buildRun(now qp.Time, i, most int) (packets, used int) {
 		l.join(r, &bufs[0])
 		return r.Packets, 1
 	}
-	for i := range r.Packets {
-		b := &bufs[i]
+	for k := range r.Packets {
+		b := &bufs[k]
 		b.B = b.B[:r.Len+bth.ICRCLen]
-		payload := r.Put(b.B, i)
+		payload := r.Put(b.B, k)
 		l.enc.FinishWith(b.B, r.NetLen, len(r.Header), payload)
 		if l.tracer != nil {
 			l.tracer.sent(r.QPN, b.B)

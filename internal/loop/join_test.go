@@ -310,23 +310,37 @@ func TestPartsOverIPv4(t *testing.T) {
 	a.dec, a.guest = frame.Decoder{}, &lateGuest{}
 	path := frame.Address{Src: bth.GIDFromIPv4([4]byte{192, 0, 2, 1}), HopLimit: 64,
 		Dst: bth.GIDFromIPv4([4]byte{192, 0, 2, 2})}
-	const n, first = 100, 65_534
+	const n, first, packets = 100, 65_534, 5
+	const size = bth.HeaderLen + n + bth.ICRCLen
 	h := make([]byte, bth.MaxNetHeader)
 	h = h[:frame.PutHeaders(h, &path)]
 	e := &frame.Encoder{SourcePort: bth.Port}
-	e.FinishHeaders(h, len(h), len(h)+bth.HeaderLen+n+bth.ICRCLen)
-	for i := range uint16(4) {
-		f := make([]byte, len(h)+bth.HeaderLen+n+bth.ICRCLen)
+	e.FinishHeaders(h, len(h), len(h)+size)
+	run := &driver.Buf{Size: size}
+	for i := range packets {
+		f := make([]byte, len(h)+size)
 		copy(f, h)
 		bth.PutBTH(f[len(h):], &bth.BTHFields{Opcode: bth.RCWriteMiddle, PSN: bth.PSN(i)})
-		id := first + i
-		e.FinishPart(f, len(h), len(h)+bth.HeaderLen, make([]byte, n), int(id))
-		end := bytes.Repeat([]byte{7}, len(h))
-		copy(f, end)
-		if !a.checkPart(f, h, id) || a.checkPart(f, h, id+1) {
-			t.Errorf("packet %d is not right with identification %d only", i, id)
+		e.FinishPart(f, len(h), len(h)+bth.HeaderLen, make([]byte, n), first+i)
+		if run.B = append(run.B, f[len(h):]...); i == 0 {
+			a.runHeader = append(a.runHeader, f[:len(h)]...)
 		}
-		if !bytes.Equal(f[:len(h)], end) {
+	}
+	before := bytes.Clone(run.B)
+	for i := 1; i < packets; i++ {
+		h := bytes.Clone(a.runHeader)
+		if !a.checkPart(run, i) {
+			t.Errorf("packet %d is wrong with the next identification", i)
+		}
+		right := bytes.Clone(a.runHeader)
+		if frame.NextID(h); !bytes.Equal(h, right) {
+			t.Errorf("packet %d has the headers % x, want % x", i, right, h)
+		}
+		if a.checkPart(run, i) {
+			t.Errorf("packet %d is right with another identification", i)
+		}
+		copy(a.runHeader, right)
+		if !bytes.Equal(run.B, before) {
 			t.Error("the packet before has changed")
 		}
 	}

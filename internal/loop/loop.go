@@ -123,6 +123,7 @@ type Loop struct {
 	pkt        bth.Packet
 	netHeader  [bth.MaxNetHeader]byte // of pkt; see handleOverlapping
 	runHeader  []byte                 // headers before the BTH of the latest packet of a run
+	overlapped [bth.MaxNetHeader]byte // what these have overwritten; see saveEnd
 	rx         [rxBatch]driver.Buf
 	unreleased int // frames of rx that are to be released
 	previews   [rxBatch][]byte

@@ -1,8 +1,6 @@
 package loop
 
 import (
-	"encoding/binary"
-
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
@@ -24,77 +22,68 @@ func (l *Loop) handleRun(now qp.Time, b *driver.Buf, next bool) bool {
 	return next
 }
 
-// handleOverlapping is handleFrame for packet i of a run. A Guest needs the payload of the packet
-// before, whose end the headers overwrite, until the end of the step.
+// handleOverlapping is handleFrame for packet i of a run.
 func (l *Loop) handleOverlapping(now qp.Time, b *driver.Buf, i int, next bool) bool {
-	var over []byte // what the headers overwrite; empty before the first packet
-	if l.guest != nil {
-		end := i * b.Size
-		over = b.B[max(0, end-bth.MaxNetHeader):end]
-	}
-	var before [bth.MaxNetHeader]byte
-	n := copy(before[:], over)
+	end := l.saveEnd(b, i)
 	f := l.overlapper.Frame(b, i)
 	packet := min(b.Size, len(b.B)-i*b.Size)
 	l.runHeader = append(l.runHeader[:0], f[:len(f)-packet]...)
 	ok := l.accept(f)
-	if ok && n > 0 {
+	if ok && len(end) > 0 {
 		h := &l.pkt.NetHeader
 		*h = l.netHeader[:copy(l.netHeader[:], *h)]
 	}
-	copy(over, before[:n])
+	copy(end, l.overlapped[:])
 	return ok && l.handlePacket(now, next)
+}
+
+// saveEnd saves the end of packet i-1 of a run in l.overlapped, where the headers of packet i
+// overwrite it, and returns it. It does so only if there is a Guest, which needs the payload until
+// the end of the step.
+func (l *Loop) saveEnd(b *driver.Buf, i int) []byte {
+	if l.guest == nil {
+		return nil
+	}
+	at := i * b.Size
+	end := b.B[max(0, at-bth.MaxNetHeader):at] // empty before the first packet
+	copy(l.overlapped[:], end)
+	return end
 }
 
 // handleParts handles packets of a run from number i on, of which the engine has handled the one
 // before, as long as they are middle packets of its message. It returns their number. Their headers
-// are those of that packet, so that only the ICRC must be checked.
+// are those of that packet, so it checks only the ICRC.
 func (l *Loop) handleParts(now qp.Time, b *driver.Buf, i int) (n int, next bool) {
 	if l.tracer != nil || !l.eng.ExpectsRun(&l.pkt) {
 		return 0, true
 	}
-	h := l.runHeader
-	id := binary.BigEndian.Uint16(h[idOffset:])
 	for ; (i+1)*b.Size <= len(b.B); i++ {
-		f := b.B[i*b.Size-len(h):][:len(h)+b.Size]
-		ok := l.checkPart(f, h, id+uint16(n+1))
-		if !ok {
-			l.ctr.Drops[frame.ReasonICRC]++
-		} else if packet := f[len(h) : len(f)-bth.ICRCLen]; l.eng.HandlePart(now, packet) {
-			l.coalesce.count(bth.BTH(packet).AckReq(), true)
-		} else {
+		packet := b.B[i*b.Size:][:b.Size-bth.ICRCLen]
+		ok := l.checkPart(b, i)
+		if ok && !l.eng.HandlePart(now, packet) {
 			break
 		}
 		n++
 		l.ctr.RxFrames++
-		l.ctr.RxBytes += uint64(len(f))
+		l.ctr.RxBytes += uint64(len(l.runHeader) + b.Size)
 		if !ok {
+			l.ctr.Drops[frame.ReasonICRC]++
 			return n, false
 		}
+		l.coalesce.count(bth.BTH(packet).AckReq(), true)
 	}
 	return n, true
 }
 
-// Headers before the BTH over IPv4, without a VLAN tag.
-const (
-	lenIPv4Headers = 42
-	idOffset       = 18 // of the identification
-)
-
-// checkPart reports whether the ICRC of a frame is right that lacks the headers h, over IPv4 with
-// the identification id.
-func (l *Loop) checkPart(f, h []byte, id uint16) bool {
-	var before [bth.MaxNetHeader]byte
-	if l.guest != nil {
-		copy(before[:], f[:len(h)])
-	}
+// checkPart reports whether the ICRC of packet i of a run is correct. l.runHeader has the headers
+// of the packet before, and gets those of this one.
+func (l *Loop) checkPart(b *driver.Buf, i int) bool {
+	h := l.runHeader
+	frame.NextID(h)
+	end := l.saveEnd(b, i)
+	f := b.B[i*b.Size-len(h):][:len(h)+b.Size]
 	copy(f, h)
-	if len(h) == lenIPv4Headers {
-		binary.BigEndian.PutUint16(f[idOffset:], id)
-	}
-	ok := l.dec.ICRCOK(f, len(h))
-	if l.guest != nil {
-		copy(f, before[:len(h)])
-	}
+	ok := l.dec.CheckICRC(f, len(h))
+	copy(end, l.overlapped[:])
 	return ok
 }

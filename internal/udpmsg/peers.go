@@ -133,7 +133,7 @@ func (s *Sender) fits(p *peer, b []byte) bool {
 	switch {
 	case p.safe:
 		return !p.off || p.resumes()
-	case p.off && !p.resumes():
+	case p.paused():
 		return false
 	}
 	key, reliable := flowKey(p, b)
@@ -153,19 +153,19 @@ func (s *Sender) fits(p *peer, b []byte) bool {
 // Accepts reports whether a run to the peer of a frame may begin with the packet after its headers
 // of n bytes.
 func (s *Sender) Accepts(b []byte, n int) bool {
-	if s.Pauses(b, n) {
+	p := s.peerOf(b[:n])
+	if p.paused() {
 		return false
 	}
-	p := s.peerOf(b[:n])
 	key, reliable := flowKey(p, b[n:])
 	return p.safe || reliable && !s.again(p, key, b[n:]) || !reliable && p.proven
 }
 
 // Pauses reports whether no runs are sent to the peer of a frame at the moment.
-func (s *Sender) Pauses(b []byte, n int) bool {
-	p := s.peerOf(b[:n])
-	return !p.safe && p.off && !p.resumes()
-}
+func (s *Sender) Pauses(b []byte, n int) bool { return s.peerOf(b[:n]).paused() }
+
+// paused reports whether no runs are sent to the peer at the moment, unless it is on this host.
+func (p *peer) paused() bool { return !p.safe && p.off && !p.resumes() }
 
 // again reports whether packet b of a flow to a peer was in a run before.
 func (s *Sender) again(p *peer, key uint64, b []byte) bool {

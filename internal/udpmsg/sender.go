@@ -61,7 +61,7 @@ type Sender struct {
 	queued int    // messages
 	unsent int    // frames that are left to the caller
 	run    run
-	latest []byte // headers of the latest frame
+	latest []byte // headers of the latest frame that was added
 	about  [Size]about
 	ids    frame.RunIDs
 	peers
@@ -85,8 +85,8 @@ type Socket struct {
 
 // about is what is known about a message.
 type about struct {
-	peer    *peer // nil if the message is no run
-	to      *peer // nil: the socket sends no runs
+	peer    *peer // nil: the socket sends no runs
+	run     bool
 	control uint8 // length of the control messages without that of a run
 }
 
@@ -97,7 +97,6 @@ type run struct {
 	bytes   int  // of all packets
 	closed  bool // the last packet is shorter
 	slot    byte // of all packets
-	header  []byte
 	peer    *peer
 	// For Next; valid from the second packet on.
 	head uint64 // of the latest packet: the BTH before AckReq and PSN
@@ -118,7 +117,7 @@ func (s *Sender) Add(k Socket, b []byte, n int) { s.add(k, b[:n], b[n:], ident(b
 
 // Join is Add for the packets of a driver.Buf with driver.NoHeaders. Each has size bytes.
 func (s *Sender) Join(b []byte, size int) {
-	h := s.latest // those of the run may have another source port
+	h := s.latest
 	for i := 0; len(b) >= size; {
 		n := 1
 		if s.continues(b[:size]) {
@@ -150,12 +149,12 @@ func (s *Sender) joinNext(h, b []byte, i int) int {
 
 // add adds packet p with headers h. Its ICRC is for the identification id.
 func (s *Sender) add(k Socket, h, p []byte, id int) {
-	s.latest = h
 	if s.unsent > 0 {
 		s.unsent++
 		return
 	}
 	if k.FD == s.socket.FD && s.run.packets > 0 && s.extend(h, p, id) {
+		s.latest = h
 		return
 	}
 	if s.queued == Size || k.FD != s.socket.FD {
@@ -165,16 +164,16 @@ func (s *Sender) add(k Socket, h, p []byte, id int) {
 			return
 		}
 	}
-	s.socket = k
+	s.socket, s.latest = k, h
 	s.start(s.queued, h, p, id)
-	s.run = run{size: len(p), bytes: len(p), header: h}
+	s.run = run{size: len(p), bytes: len(p)}
 	if k.Runs && len(p) >= bth.HeaderLen {
 		s.run.peer = s.peerOf(h)
 		if s.fits(s.run.peer, p) {
 			s.run.packets, s.run.slot = 1, slot(p)
 		}
 	}
-	s.about[s.queued].to = s.run.peer
+	s.about[s.queued].peer = s.run.peer
 	s.queued++
 }
 
@@ -198,7 +197,7 @@ func (s *Sender) peerOf(h []byte) *peer {
 func (s *Sender) extend(h, p []byte, id int) bool {
 	r, i := &s.run, s.queued-1
 	if r.packets == MaxRun || r.closed || len(p) > r.size || len(p) < bth.HeaderLen ||
-		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(r.header, h) ||
+		r.bytes+len(p) > maxBytes || slot(p) != r.slot || !sameFlow(s.latest, h) ||
 		!s.fits(r.peer, p) {
 		return false
 	}
@@ -206,7 +205,7 @@ func (s *Sender) extend(h, p []byte, id int) bool {
 	s.setICRC(h, p, id, r.packets)
 	a := &s.about[i]
 	if r.packets == 1 {
-		a.peer = r.peer
+		a.run = true
 		s.out.setControl(i, s.out.addSegment(i, int(a.control), uint16(r.size)))
 	}
 	r.flow = s.joined(r.peer, p)
@@ -220,7 +219,7 @@ func (s *Sender) extend(h, p []byte, id int) bool {
 // Next is Add for a frame that differs from the latest one only in identification, PSN, AckReq and
 // payload, as middle packets do. It returns false if Add must add the frame.
 func (s *Sender) Next(b []byte) bool {
-	h := s.run.header
+	h := s.latest
 	n := len(h)
 	if len(b) <= n || !s.continues(b[n:]) || !sameFlow(h, b[:n]) {
 		return false
@@ -353,7 +352,7 @@ func (s *Sender) Flush() {
 		for i := range sent {
 			s.Stats.TxBytes += uint64(s.out.headers[at+i].len)
 			s.Stats.TxFrames += uint64(s.out.packets(at + i))
-			if s.about[at+i].peer != nil {
+			if s.about[at+i].run {
 				s.Stats.TxRuns++
 			}
 			s.past.add(s.out.packets(at+i), s.head(at+i), int(s.out.headers[at+i].len))
@@ -373,7 +372,7 @@ func (s *Sender) Flush() {
 		case s.KeepRefused && !errors.Is(err, unix.ENOBUFS):
 			s.keep(at, n, err)
 			at = n
-		case s.about[at].peer != nil && !errors.Is(err, unix.ENOBUFS):
+		case s.about[at].run && !errors.Is(err, unix.ENOBUFS):
 			s.divide(at, err)
 			at++
 		default:
@@ -418,7 +417,7 @@ func (s *Sender) refuse(err error) {
 // keep leaves the frames of messages from to n-1 to the caller.
 func (s *Sender) keep(from, n int, err error) {
 	s.refuse(err)
-	if p := s.about[from].to; p != nil {
+	if p := s.about[from].peer; p != nil {
 		p.stop()
 	}
 	for i := from; i < n; i++ {
