@@ -199,7 +199,7 @@ func TestCopy(t *testing.T) {
 	if m["stored"] != 209.0 || m["complete"] != true {
 		t.Errorf("%v, want 209 stored entries", m)
 	}
-	if r := b.send("@tree", b.host).ok(); !strings.Contains(r.stdout, "209 unchanged") {
+	if r := b.send("@tree", b.host).ok(); !strings.Contains(r.stdout, "209 skipped") {
 		t.Errorf("the second copy prints %q", r.stdout)
 	}
 	// Several sources and streams, the contents of a directory, IPv6, and another name.

@@ -60,7 +60,7 @@ func (s *server) print(peer netip.Addr, r *rdma.Report, d time.Duration, err err
 	if r.Pull {
 		what = "to"
 	}
-	text := fmt.Sprintf("%s %v: %d copied, %s in %.2f s, %d unchanged, %d failed", what, peer,
+	text := fmt.Sprintf("%s %v: %d copied, %s in %.2f s, %d skipped, %d failed", what, peer,
 		sum.Stored, copyflags.Bytes(int64(sum.Bytes)), d.Seconds(),
 		sum.Skipped, sum.Failed)
 	if sum.Deleted > 0 {

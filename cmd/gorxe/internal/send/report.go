@@ -92,7 +92,7 @@ func (r *report) begin(progress func() (entries, bytes, allEntries, allBytes int
 // follow makes the report that of a whole copy. The earlier one covers the attempts before.
 func (r *report) follow(earlier *report) {
 	sum, was := &r.Sum, &earlier.Sum
-	// What an earlier attempt has stored is unchanged now. Blocks of files that it did not complete
+	// What an earlier attempt has stored is skipped now. Blocks of files that it did not complete
 	// are resumed, or sent again.
 	sum.Skipped -= min(sum.Skipped, was.Stored)
 	sum.Resumed -= min(sum.Resumed, uint64(max(0, earlier.Sent-int64(was.Bytes))))
@@ -171,7 +171,7 @@ type printed struct {
 	Streams     int       `json:"streams"`
 	DryRun      bool      `json:"dry_run,omitempty"`
 	Stored      uint64    `json:"stored"`
-	Unchanged   uint64    `json:"skipped"`
+	Skipped     uint64    `json:"skipped"`
 	Deleted     uint64    `json:"deleted"`
 	Failed      int       `json:"failed"`
 	Ignored     int       `json:"ignored"`
@@ -199,7 +199,7 @@ func (r *report) print(asJSON, aborted bool) error {
 	if asJSON {
 		elapsed := time.Duration(r.seconds * float64(time.Second))
 		return cli.JSON(r.out, printed{Peer: r.Peer, Datapath: r.Datapath, Block: r.Block,
-			Streams: r.Streams, DryRun: r.dryRun, Stored: s.Stored, Unchanged: s.Skipped,
+			Streams: r.Streams, DryRun: r.dryRun, Stored: s.Stored, Skipped: s.Skipped,
 			Deleted: s.Deleted, Failed: r.count(), Ignored: r.ignoredN, Bytes: s.Bytes,
 			Sent:    r.Sent,
 			Resumed: s.Resumed, Seconds: cli.Round(r.seconds, 3),
@@ -217,7 +217,7 @@ func (r *report) print(asJSON, aborted bool) error {
 	for _, p := range []struct {
 		n    uint64
 		text string
-	}{{s.Skipped, "unchanged"}, {s.Deleted, "deleted"}, {uint64(r.ignoredN), "special"},
+	}{{s.Skipped, "skipped"}, {s.Deleted, "deleted"}, {uint64(r.ignoredN), "special"},
 		{uint64(r.count()), "failed"}} {
 		if p.n > 0 {
 			text += fmt.Sprintf(", %d %s", p.n, p.text)
