@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -53,7 +54,7 @@ func (f *Flags) findPeer(ctx context.Context, host, iface string) (*Peer, error)
 	}
 	var failed error
 	for _, a := range addrs {
-		p := &Peer{Host: host, Addr: a.Unmap(), Iface: iface}
+		p := &Peer{Host: host, Addr: withName(a.Unmap()), Iface: iface}
 		if iface == "" {
 			if p.Iface, err = f.routeTo(p.Addr); err != nil {
 				failed = errors.Join(failed, err)
@@ -69,6 +70,21 @@ func (f *Flags) findPeer(ctx context.Context, host, iface string) (*Peer, error)
 		return p, nil
 	}
 	return nil, failed
+}
+
+// withName returns an address whose zone, if it is the number of an interface, is its name.
+func withName(a netip.Addr) netip.Addr {
+	index, err := strconv.Atoi(a.Zone())
+	if err != nil {
+		return a
+	}
+	if _, err := net.InterfaceByName(a.Zone()); err == nil { // a name of digits
+		return a
+	}
+	if i, err := net.InterfaceByIndex(index); err == nil {
+		return a.WithZone(i.Name)
+	}
+	return a
 }
 
 // resolve returns the addresses of a host, at least one.

@@ -16,6 +16,8 @@ func TestLinkLocalPeer(t *testing.T) {
 		{"fe80::1", "fe80::2", ""},
 		{"fe80::1", "", ""},
 		{"10.0.0.2", "/run/gorxe/eth0.sock", "10.0.0.2"},
+		{"fe80::1%1", "eth0", "fe80::1%lo"}, // the number of the loopback interface is always 1
+		{"fe80::1%999999999", "eth0", "fe80::1%999999999"},
 	} {
 		f := Flags{Iface: c.dev}
 		p, err := f.FindPeer(t.Context(), c.host)
