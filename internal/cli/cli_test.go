@@ -66,9 +66,14 @@ func TestParseDuration(t *testing.T) {
 			t.Errorf("ParseDuration(%q) = %v, %v; want %v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "five", "NaN", "Inf", "1e300", "5x"} {
-		if d, err := ParseDuration(text); err == nil {
-			t.Errorf("ParseDuration(%q) = %v; want an error", text, d)
+	for _, text := range []string{"", "five", "NaN", "5x"} {
+		if d, err := ParseDuration(text); err == nil || !strings.Contains(err.Error(), "not a dur") {
+			t.Errorf("ParseDuration(%q) = %v, %v; want that it is none", text, d, err)
+		}
+	}
+	for _, text := range []string{"Inf", "1e300", "-9999999999"} {
+		if d, err := ParseDuration(text); err == nil || !strings.Contains(err.Error(), "range") {
+			t.Errorf("ParseDuration(%q) = %v, %v; want that it is out of range", text, d, err)
 		}
 	}
 }

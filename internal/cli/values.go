@@ -144,8 +144,11 @@ func (d *Duration) Type() string { return "duration" }
 func ParseDuration(text string) (time.Duration, error) {
 	s := strings.TrimSpace(text)
 	if sec, err := strconv.ParseFloat(s, 64); err == nil {
-		if math.Abs(sec) < math.MaxInt64/float64(time.Second) { // false for NaN
+		switch most := math.MaxInt64 / float64(time.Second); {
+		case math.Abs(sec) < most:
 			return time.Duration(math.Round(sec * float64(time.Second))), nil
+		case !math.IsNaN(sec):
+			return 0, fmt.Errorf("%q is out of range: a duration is shorter than 292 years", text)
 		}
 	} else if d, err := time.ParseDuration(s); err == nil {
 		return d, nil
