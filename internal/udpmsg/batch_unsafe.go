@@ -21,6 +21,7 @@ const (
 	NameLen = unix.SizeofSockaddrInet6
 
 	controlLen = 128 // more than the control messages of a packet need
+	maxShort   = 256 // bytes of a packet that is copied instead of being a part of its own
 )
 
 // message has the memory to which a mmsghdr points.
@@ -39,6 +40,7 @@ type Batch struct {
 	headers [Size]mmsghdr
 	m       [Size]message
 	single  unix.Iovec // see only
+	short   []byte     // copies of short packets to send; see add
 }
 
 // NewBatch returns a Batch. It must not be copied.
@@ -66,19 +68,30 @@ func (b *Batch) begin(i int, p []byte) {
 	b.m[i].count, b.m[i].size, b.m[i].last = 1, len(p), p
 }
 
-// add adds n adjacent packets to message i. Packets that are adjacent in memory to the one before
-// extend its part, because more parts take the kernel more time. Only those within the capacity of
-// the other are known to be in the same allocation.
-func (b *Batch) add(i int, p []byte, n int) {
+// add adds n adjacent packets to message i, and returns where they are. Packets that are adjacent
+// in memory to the one before extend its part, because more parts take the kernel more time. Short
+// ones that are not are copied if there is space.
+func (b *Batch) add(i int, p []byte, n int) []byte {
 	m, parts := &b.m[i], int(b.headers[i].hdr.Iovlen)
-	last := m.last
-	m.count, m.last = m.count+n, p
-	if k := len(last); k < cap(last) && &last[:k+1][k] == &p[0] {
+	if k := len(b.short); !adjacent(m.last, p) && len(p) <= min(maxShort, cap(b.short)-k) {
+		b.short = append(b.short, p...)
+		p = b.short[k:]
+	}
+	if adjacent(m.last, p) {
 		v := &m.vectors[parts-1]
 		v.SetLen(int(v.Len) + len(p))
-		return
+	} else {
+		b.SetMemory(i, parts, p)
 	}
-	b.SetMemory(i, parts, p)
+	m.count, m.last = m.count+n, p
+	return p
+}
+
+// adjacent reports whether p follows a packet in memory. Only what is within the capacity of the
+// packet is known to be in the same allocation.
+func adjacent(packet, p []byte) bool {
+	k := len(packet)
+	return k < cap(packet) && &packet[:k+1][k] == &p[0]
 }
 
 // packets returns the number of packets of message i to send.

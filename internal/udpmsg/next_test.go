@@ -156,6 +156,37 @@ func TestJoin(t *testing.T) {
 	}
 }
 
+// Short packets become one part of a message, as far as there is space for copies, and do not
+// change.
+func TestShortPackets(t *testing.T) {
+	to := bth.GIDFromAddr(netip.MustParseAddr("192.0.2.2"))
+	a := &frame.Address{Src: bth.GIDFromAddr(netip.MustParseAddr("192.0.2.1")), Dst: to,
+		HopLimit: 64, SrcPort: 0xc123}
+	const size, copies = 200, Size * maxShort / 200
+	frames := packets(new(frame.Encoder), a, bth.RCWriteMiddle, 10, 2*MaxRun)
+	text := [2]string{}
+	for i, want := range [][2]int{{2, 2 + 2*(MaxRun-1) - copies}, {MaxRun, MaxRun}} {
+		s := NewSender()
+		if i == 1 {
+			s.out.short = nil
+		}
+		for _, f := range frames {
+			b := sealed(slices.Clone(f[:LenV4+size]), 0)
+			if !s.Next(b) {
+				s.Add(Socket{Port: 0xc001, Runs: true}, b, LenV4)
+			}
+		}
+		h := &s.out.headers
+		if got := [2]int{int(h[0].hdr.Iovlen), int(h[1].hdr.Iovlen)}; got != want {
+			t.Errorf("two runs have %d parts, want %d", got, want)
+		}
+		text[i] = queued(s, to)
+	}
+	if text[0] != text[1] {
+		t.Errorf("with copies:\n%.2000s\nwithout:\n%.2000s", text[0], text[1])
+	}
+}
+
 // The packets of a run have the source port of the frame before them, also if that frame continues
 // a message of another QP.
 func TestJoinOfAnotherQP(t *testing.T) {

@@ -43,7 +43,7 @@ const (
 	EtherIPv6 = 0x86dd
 )
 
-// Sender sends frames through sockets. It must not be used by two goroutines at a time. Add does
+// Sender sends frames through sockets. It must not be used by two goroutines at a time. Add need
 // not copy the packets, so they must not change before Flush.
 type Sender struct {
 	Stats driver.Stats // of sent frames
@@ -107,6 +107,7 @@ type run struct {
 // NewSender returns a Sender without packets.
 func NewSender() *Sender {
 	s := &Sender{out: NewBatch()}
+	s.out.short = make([]byte, 0, Size*maxShort)
 	s.peers.init()
 	return s
 }
@@ -134,9 +135,9 @@ func (s *Sender) Join(b []byte, size int) {
 func (s *Sender) joinNext(h, b []byte, i int) int {
 	r := &s.run
 	n := min(len(b)/r.size, MaxRun-r.packets, (maxBytes-r.bytes)/r.size)
-	s.out.add(s.queued-1, b[:n*r.size], n)
+	p := s.out.add(s.queued-1, b[:n*r.size], n)
 	for k := range n {
-		s.setICRC(h, b[k*r.size:][:r.size], i+k, r.packets+k)
+		s.setICRC(h, p[k*r.size:][:r.size], i+k, r.packets+k)
 	}
 	r.psn = (r.psn + uint32(n)) & psnMask
 	if r.flow != nil {
@@ -201,7 +202,7 @@ func (s *Sender) extend(h, p []byte, id int) bool {
 		!s.fits(r.peer, p) {
 		return false
 	}
-	s.out.add(i, p, 1)
+	p = s.out.add(i, p, 1)
 	s.setICRC(h, p, id, r.packets)
 	a := &s.about[i]
 	if r.packets == 1 {
@@ -241,7 +242,7 @@ func (s *Sender) continues(p []byte) bool {
 func (s *Sender) next(h, p []byte) {
 	s.latest = h
 	r := &s.run
-	s.out.add(s.queued-1, p, 1)
+	p = s.out.add(s.queued-1, p, 1)
 	s.setICRC(h, p, ident(h), r.packets)
 	r.psn = psn(p)
 	if r.flow != nil {
@@ -345,6 +346,7 @@ func linkLocal(a []byte) bool {
 func (s *Sender) Flush() {
 	n := s.queued
 	s.queued, s.run.packets = 0, 0
+	s.out.short = s.out.short[:0]
 	waited := false
 	for at := 0; at < n; {
 		s.Stats.Kicks++

@@ -38,7 +38,7 @@ func socket(t *testing.T, a netip.Addr, port int) int {
 // await waits until a socket has a packet.
 func await(fd int) { _, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000) }
 
-// packets builds RC packets with the PSNs from psn on.
+// packets builds RC packets with the PSNs from psn on. They are too long to be copied.
 func packets(e *frame.Encoder, a *frame.Address, op bth.Opcode, psn bth.PSN, n int) [][]byte {
 	list := make([][]byte, n)
 	for i := range list {
@@ -46,7 +46,7 @@ func packets(e *frame.Encoder, a *frame.Address, op bth.Opcode, psn bth.PSN, n i
 		at := frame.PutHeaders(b, a)
 		bth.PutBTH(b[at:], &bth.BTHFields{Opcode: op, PKey: bth.DefaultPKey, DestQP: 7,
 			PSN: psn.Add(uint32(i))})
-		b = b[:at+bth.HeaderLen+64+bth.ICRCLen]
+		b = b[:at+bth.HeaderLen+maxShort+bth.ICRCLen]
 		e.Finish(b, at)
 		list[i] = b
 	}
@@ -324,7 +324,7 @@ func TestRunsHaveOneSlot(t *testing.T) {
 		s.Add(k, b, LenV4)
 	}
 	s.Flush()
-	length := bth.HeaderLen + 64 + bth.ICRCLen
+	length := bth.HeaderLen + maxShort + bth.ICRCLen
 	for _, want := range []struct{ slot, packets int }{{0, 3}, {1, 2}, {0, 1}, {2, 4}} {
 		b := make([]byte, 4096)
 		await(in)
