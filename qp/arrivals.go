@@ -74,11 +74,12 @@ func (e *Engine) HandlePart(now Time, b []byte) bool {
 	return true
 }
 
-// HandleEnd ends a batch of packets, some of which HandleNext may have handled.
+// HandleEnd ends a batch of packets, some of which HandleNext may have handled. The engine then
+// refers to no registered memory, so that it is garbage once it is deregistered.
 func (e *Engine) HandleEnd(now Time) {
 	a := &e.arrivals
 	q, n := a.q, a.acked
-	a.q, a.acked = nil, 0
+	a.q, a.rest, a.owner, a.acked = nil, nil, nil, 0
 	if n > 0 {
 		q.progress(now, n)
 	}

@@ -15,7 +15,8 @@
 //
 //   - inputs from the owner: HandlePacket, HandleNext, HandleEnd, HandleTimeout, HandleDoorbells;
 //   - commands from the user: PostSend, PostRecv, Modify, CreateQP, DestroyQP;
-//   - outputs to the owner: PollTransmit, PollRun, PollEvent, NextTimeout, and Poll of a CQ;
+//   - outputs to the owner: PollTransmit, PollRun, TransmitEnd, PollEvent, NextTimeout, and Poll of
+//     a CQ;
 //   - getters.
 //
 // An engine and everything in it belong to one goroutine at a time, the owner. Others may only call

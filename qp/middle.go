@@ -66,6 +66,12 @@ func (e *Engine) PollRun(now Time, most, space int) *Run {
 	return r
 }
 
+// TransmitEnd ends a batch of packets of PollTransmit and PollRun, like HandleEnd.
+func (e *Engine) TransmitEnd() {
+	e.undefer()
+	e.middle, e.run.payloads, e.tx.Next = middle{}, nil, 0
+}
+
 // Put writes packet i to b, but for most of its payload. The caller copies the result, which is
 // registered memory, to the payload's start. Packets may be written in any order.
 func (r *Run) Put(b []byte, i int) (payload []byte) {

@@ -89,6 +89,46 @@ func TestMemoryLimitAfterClose(t *testing.T) {
 	}
 }
 
+// A device that has used a region for the middle of a message does not keep its memory after Close.
+func TestMemoryLimitAfterMessage(t *testing.T) {
+	const limit, size, n = 8 << 20, 5 << 20, 60_000
+	for _, c := range []struct {
+		name  string
+		op    Op
+		owner int // of the region: 0 posts, 1 is the peer
+	}{
+		{"source of a WRITE", OpWrite, 0}, {"destination of a WRITE", OpWrite, 1},
+		{"destination of a READ", OpRead, 0}, {"source of a READ", OpRead, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := newRig(t, rigConfig{opts: []Option{WithProgress(Manual),
+				WithLimits(Limits{Memory: limit})}})
+			ends := [2]*end{a, b}
+			const all = LocalWrite | RemoteWrite | RemoteRead
+			large, err := ends[c.owner].pd.AllocMR(size, all)
+			must(t, err)
+			local, remote := a.mr, b.mr
+			if c.owner == 0 {
+				local = large
+			} else {
+				remote = large
+			}
+			must(t, a.qp.PostSend(SendWR{ID: 1, Op: c.op, Flags: Signaled,
+				SGEs: []SGE{local.SGE(0, n)}, RemoteAddr: remote.Addr(), RKey: remote.RKey()}))
+			poll(t, 1, a.cq, b.cq)
+			for range 100 {
+				a.Progress()
+				b.Progress()
+			}
+			must(t, large.Close())
+			large, local, remote = nil, nil, nil
+			if _, err := ends[c.owner].pd.AllocMR(size, all); err != nil {
+				t.Errorf("after Close: %v", err)
+			}
+		})
+	}
+}
+
 // A fast memory region counts with the bytes that it may register.
 func TestMemoryLimitFast(t *testing.T) {
 	const limit, size = 1 << 20, 600_000

@@ -92,6 +92,7 @@ func (l *Loop) finish(tx *qp.Transmit, f []byte) {
 
 // flush sends n packets in the first used free buffers. The port owns these buffers afterwards.
 func (l *Loop) flush(used, n int) {
+	l.eng.TransmitEnd()
 	if l.bound.output.Rate > 0 {
 		l.passed(l.txBuffers()[:used])
 	}
