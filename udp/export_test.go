@@ -1,6 +1,10 @@
 package udp
 
-import "github.com/gorxe/gorxe/bth"
+import (
+	"slices"
+
+	"github.com/gorxe/gorxe/bth"
+)
 
 // Connections returns the number of connected sockets.
 func (p *Port) Connections() int {
@@ -29,6 +33,19 @@ func (p *Port) FreeBuffers() (rx, lines int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.rx.free), len(p.lines.free)
+}
+
+// HoldBuffers takes the buffers for received packets except n, until undo is called.
+func (p *Port) HoldBuffers(n int) (undo func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := slices.Clone(p.rx.free[n:])
+	p.rx.free = p.rx.free[:n]
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.rx.free = append(p.rx.free, held...)
+	}
 }
 
 const (

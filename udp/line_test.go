@@ -261,6 +261,19 @@ func TestReceiveLimitsPackets(t *testing.T) {
 	r.close()
 }
 
+// A run that is not copied needs no buffers for packets.
+func TestLineNeedsNoBuffers(t *testing.T) {
+	r := newLineRig(t)
+	const size, packets = 512, 40
+	r.own(packets, size)
+	undo := r.port.HoldBuffers(packets - 1)
+	if r.own(packets, size) == 0 {
+		t.Error("a run was copied")
+	}
+	undo()
+	r.close()
+}
+
 // After a pause, the first run is copied.
 func TestLinesEnd(t *testing.T) {
 	r := newLineRig(t)

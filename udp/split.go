@@ -25,8 +25,7 @@ func (p *Port) inspect(i int) (m incoming, ok bool) {
 	if m.size > 0 {
 		m.count = (n + m.size - 1) / m.size
 	}
-	if truncated || m.size < minPacket || m.size > slotLen-headroom || m.count > maxGRO ||
-		m.count > 1 && m.count > len(p.rx.free) {
+	if truncated || m.size < minPacket || m.size > slotLen-headroom || m.count > maxGRO {
 		p.stats.RxDropped += uint64(max(m.count, 1))
 		return m, false
 	}
@@ -34,8 +33,12 @@ func (p *Port) inspect(i int) (m incoming, ok bool) {
 }
 
 // copyRun copies the packets of message i from two pieces of memory, which contain it in this
-// order.
+// order. It drops them if there are too few buffers.
 func (p *Port) copyRun(s *socket, i int, m *incoming, first, rest []byte) {
+	if m.count > len(p.rx.free) {
+		p.stats.RxDropped += uint64(m.count)
+		return
+	}
 	for k := range m.count {
 		at := k * m.size
 		length := min(m.size, m.n-at)

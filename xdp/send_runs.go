@@ -5,10 +5,15 @@ import (
 	"github.com/gorxe/gorxe/internal/udpmsg"
 )
 
-// LeastRun implements driver.RunSender. Runs go through sockets, like long runs of frames.
+// LeastRun implements driver.RunSender. Runs go through sockets, like long runs of frames. If these
+// refuse one, there must be a buffer for each of its packets.
 func (p *Port) LeastRun() (n int) {
 	if p.bulk.open && p.enter() {
-		if !p.bulk.bounded && !p.down && p.queues[0].tx.queued() == 0 {
+		q := p.queues[0]
+		if len(q.txFree) < maxRun {
+			q.reap()
+		}
+		if !p.bulk.bounded && !p.down && q.tx.queued() == 0 && len(q.txFree) >= maxRun {
 			n = bulkBytes
 		}
 		p.leave()

@@ -144,6 +144,24 @@ func TestRefusedRuns(t *testing.T) {
 	}
 }
 
+// A port accepts no runs while it has too few buffers for the packets of one that is refused.
+func TestRunsNeedBuffers(t *testing.T) {
+	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
+	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
+	b := openEnd(t, &pair.B, Options{Mode: Generic})
+	sendFrames(t, a, b, roce{}, 0)
+	a.LeastRun() // reaps
+	bufs := make([]driver.Buf, len(a.queues[0].txFree)-maxRun)
+	a.Alloc(bufs)
+	if n := a.LeastRun(); n == 0 {
+		t.Errorf("LeastRun() = 0 with %d buffers", len(a.queues[0].txFree))
+	}
+	a.Alloc(bufs[:1])
+	if n := a.LeastRun(); n != 0 {
+		t.Errorf("LeastRun() = %d with %d buffers, want 0", n, len(a.queues[0].txFree))
+	}
+}
+
 func TestSendRunsDoesNotAllocate(t *testing.T) {
 	pair := newPair(t, veth.Options{MTU: 1500, Offloads: true})
 	a := openEnd(t, &pair.A, Options{Mode: Generic, Runs: true})
