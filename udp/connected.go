@@ -9,6 +9,7 @@ import (
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/osnet"
 	"github.com/gorxe/gorxe/internal/udpmsg"
+	"golang.org/x/sys/unix"
 )
 
 // A peer that gets packets one by one gets a connected socket: the kernel then needs less time for
@@ -50,8 +51,12 @@ type connected struct {
 // named reports whether received packets need the address of their sender.
 func (s *socket) named() bool { return s.parent == nil || s.out.fresh }
 
-// emptied records that nothing was left to receive.
-func (s *socket) emptied() { s.out.fresh = false }
+// received records the error of a receive. Other errors than EAGAIN are those of earlier sends.
+func (s *socket) received(err error) {
+	if err == unix.EAGAIN { // nothing was left to receive
+		s.out.fresh = false
+	}
+}
 
 // hopLimit returns the hop limit of a packet that a connected socket has received. limit is the one
 // that the kernel reports. It does so only until the first packet, because it needs time for each

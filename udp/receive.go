@@ -106,8 +106,8 @@ func (p *Port) receiveFrom(s *socket) {
 	}
 	got, err := p.in.Receive(s.fd, most, s.named())
 	if err != nil {
-		got = 0 // nothing has arrived
-		s.emptied()
+		got = 0
+		s.received(err)
 	}
 	switch {
 	case got == most:
