@@ -28,10 +28,10 @@ type Port interface {
 	// or Free.
 	Alloc(bufs []Buf) int
 
-	// Send sends frames in order and returns the number of frames that it put on the wire. The
-	// owner shortens each B to the length of its frame, without moving its start. Send takes all
-	// buffers, even if it returns an error, and drops frames that it cannot send. It returns an
-	// error if the port is closed or the interface is down, not for single frames.
+	// Send sends frames in order and returns how many it put on the wire, each packet of a run
+	// being one. The owner shortens each B to the length of its frame, without moving its start.
+	// Send takes all buffers, even if it returns an error, and drops frames that it cannot send. It
+	// returns an error if the port is closed or the interface is down, not for single frames.
 	Send(bufs []Buf) (n int, err error)
 
 	// Free returns buffers from Alloc that will not be sent.
@@ -50,7 +50,8 @@ type Port interface {
 	Close() error
 }
 
-// Buf is a buffer with one frame. The memory belongs to the Port, which lends it to the owner.
+// Buf is a buffer with one frame, or with a run (NoHeaders). The memory belongs to the Port, which
+// lends it to the owner.
 type Buf struct {
 	B     []byte // the frame
 	Token uint64 // identifies the buffer to the Port; must be returned unchanged
@@ -89,7 +90,7 @@ type Info struct {
 	ReceiveBuffer int
 	// Runs says that the port receives runs of packets: several packets of one flow that the kernel
 	// carries as one super-frame of up to 64 KiB (UDP_SEGMENT, GRO). The port splits them into
-	// frames.
+	// frames, except for an owner that has called Overlapper.OverlapHeaders.
 	Runs bool
 	// Service, if it is not "", is the path of the socket of the node service to which the port
 	// belongs; see Member.

@@ -39,7 +39,7 @@ func (e *Engine) ExpectsRun(p *bth.Packet) bool {
 }
 
 // HandlePart is HandleNext for a packet with known network headers; see ExpectsRun. b extends from
-// the BTH to the pad.
+// the BTH to the end of the payload.
 func (e *Engine) HandlePart(now Time, b []byte) bool {
 	a := &e.arrivals
 	q := a.q

@@ -25,8 +25,9 @@ const (
 )
 
 // Port is an open interface. It implements driver.Port, driver.Network, driver.Groups,
-// driver.StatsReader and driver.Backlogger. One goroutine at a time owns it and calls its methods;
-// Wake, Close, Info, Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
+// driver.StatsReader, driver.Backlogger, driver.Overlapper and driver.RunSender. One goroutine at a
+// time owns it and calls its methods; Wake, Close, Info, Addrs, Resolve, Changed, JoinGroup and
+// LeaveGroup are safe for concurrent use.
 type Port struct {
 	net *network
 

@@ -13,8 +13,9 @@ import (
 )
 
 // Port is an open interface. It implements driver.Port, driver.Network, driver.Groups,
-// driver.Holder and driver.Backlogger. One goroutine at a time owns it and calls its methods; Wake,
-// Close, Info, Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for concurrent use.
+// driver.Holder, driver.Backlogger and driver.RunSender. One goroutine at a time owns it and calls
+// its methods; Wake, Close, Info, Addrs, Resolve, Changed, JoinGroup and LeaveGroup are safe for
+// concurrent use.
 //
 // Every queue has a socket, and Receive polls them in turn. All frames are sent on the first queue:
 // one owner gains nothing from several, and frames that overtake each other would look like loss.
@@ -60,6 +61,7 @@ var (
 	_ driver.Holder      = (*Port)(nil)
 	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.StatsReader = (*Port)(nil)
+	_ driver.RunSender   = (*Port)(nil)
 )
 
 // enter starts a call of the owner. It returns false if the Port is closed.

@@ -24,7 +24,7 @@ const (
 )
 
 // Port joins an AF_XDP port and a UDP port. It implements driver.Port, Network, Finder, Router,
-// Groups, Holder, StatsReader, Backlogger, Watcher, Overlapper and Wrapper.
+// Groups, Holder, StatsReader, Backlogger, Watcher, Overlapper, RunSender and Wrapper.
 type Port struct {
 	*xdp.Port
 	local *udp.Port
@@ -58,6 +58,7 @@ var (
 	_ driver.Backlogger  = (*Port)(nil)
 	_ driver.Watcher     = (*Port)(nil)
 	_ driver.Overlapper  = (*Port)(nil)
+	_ driver.RunSender   = (*Port)(nil)
 )
 
 // New returns a Port, which owns both ports. They must be on the same interface, and local must

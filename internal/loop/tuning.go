@@ -8,7 +8,7 @@ import (
 
 // Batches.
 const (
-	rxBatch       = 64 // frames that a step receives at most
+	rxBatch       = 64 // frames that a step receives at most, and the rest of a run
 	txBatch       = 72 // packets sent between two polls of the receive ring; a block of rftp has 65
 	minPrefetch   = 4  // frames in a batch from which on prefetching pays
 	maxPostponed  = 8  // consecutive receiving steps that leave out the background work

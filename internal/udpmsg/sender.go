@@ -342,7 +342,8 @@ func linkLocal(a []byte) bool {
 	return a[0] == 0xfe && a[1]&0xc0 == 0x80 || a[0] == 0xff && a[1]&0xf == 2
 }
 
-// Flush sends the frames that were added. It drops those that the kernel refuses.
+// Flush sends the frames that were added. It sends those of a run that the kernel refuses one by
+// one, and drops single frames that the kernel refuses; but see KeepRefused.
 func (s *Sender) Flush() {
 	n := s.queued
 	s.queued, s.run.packets = 0, 0
