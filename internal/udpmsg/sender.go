@@ -131,7 +131,8 @@ func (s *Sender) Join(b []byte, size int) {
 }
 
 // joinNext adds the first packets of b that fit in the latest run, of which continues has checked
-// the first one. i is its number in its buffer. It returns their number.
+// the first one. Its ICRC is for the identification i, that of the next one for i+1. joinNext
+// returns their number.
 func (s *Sender) joinNext(h, b []byte, i int) int {
 	r := &s.run
 	n := min(len(b)/r.size, MaxRun-r.packets, (maxBytes-r.bytes)/r.size)
@@ -225,7 +226,8 @@ func (s *Sender) Next(b []byte) bool {
 	if len(b) <= n || !s.continues(b[n:]) || !sameFlow(h, b[:n]) {
 		return false
 	}
-	s.next(b[:n], b[n:])
+	s.latest = b[:n]
+	s.joinNext(b[:n], b[n:], ident(b[:n]))
 	return true
 }
 
@@ -236,20 +238,6 @@ func (s *Sender) continues(p []byte) bool {
 	return r.packets >= 2 && r.packets < MaxRun && !r.closed && len(p) == r.size &&
 		r.bytes+r.size <= maxBytes && binary.BigEndian.Uint64(p) == r.head &&
 		psn(p) == (r.psn+1)&psnMask
-}
-
-// next adds such a packet, with headers h.
-func (s *Sender) next(h, p []byte) {
-	s.latest = h
-	r := &s.run
-	p = s.out.add(s.queued-1, p, 1)
-	s.setICRC(h, p, ident(h), r.packets)
-	r.psn = psn(p)
-	if r.flow != nil {
-		r.peer.joined(r.flow, r.psn, 1)
-	}
-	r.packets++
-	r.bytes += r.size
 }
 
 // setICRC changes the ICRC of a packet with headers h, which was computed for the identification
