@@ -15,7 +15,8 @@ type Transmit struct {
 	Class     uint8   // traffic class of the QP; valid while Engine.Bounded is true
 	QPN       bth.QPN // of the QP that sends the packet
 	// Ended is the number of packets of the SEND or WRITE message that this packet of an RC QP
-	// ends. It is 0 for other packets, messages of one packet, and without Config.Runs.
+	// ends, or of the READ response whose last packet comes next, before another response. It is 0
+	// for other packets, messages of one packet, and without Config.Runs. See runs.go.
 	Ended int
 	// Next is the number of packets that PollRun can prepare after this one.
 	Next int

@@ -25,6 +25,7 @@ type Run struct {
 	Len     int     // of each, bytes
 	NetLen  int     // of them, the network headers before the BTH
 	QPN     bth.QPN // of the QP that sends them
+	Ended   int     // like Transmit.Ended
 	// Header has the headers of the first packet. The caller may complete the network headers.
 	Header []byte
 
@@ -44,13 +45,14 @@ func (e *Engine) PollRun(now Time, most, space int) *Run {
 		return nil
 	}
 	e.tx.Next -= n
-	r.psn = q.nxt
+	r.psn, r.Ended = q.nxt, 0
 	if a := m.answer; a != nil {
 		r.psn = a.psn + uint64(a.sent)
 		for range n {
 			q.mayResend(now, a) // it counts what is sent for the first time
 			a.advance()
 		}
+		r.Ended = q.ended(a)
 	} else {
 		q.sq.curPkt += uint32(n)
 		q.sent(now, uint64(n), false)
@@ -112,12 +114,21 @@ func (q *QP) followingAnswers() int {
 	if a.again {
 		return 0
 	}
+	q.eng.tx.Ended = q.ended(a)
 	n, off := a.npkts-a.sent-1, a.sent*mtu // without the last one
 	mem, owner := q.remoteBytes(a.key, a.va+uint64(off), n*mtu, mr.RemoteRead)
 	if owner != nil {
 		mem = mem[:min(len(mem), int(max(a.loaded, off)-off))]
 	}
 	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle})
+}
+
+// ended returns Transmit.Ended for a READ response, of which a packet was sent.
+func (q *QP) ended(a *answer) int {
+	if q.eng.runs && a.sent+1 == a.npkts && q.answers.waiting() > 1 {
+		return int(a.npkts)
+	}
+	return 0
 }
 
 // follow prepares for m. It returns the number of packets that the turn of the QP permits.

@@ -18,8 +18,11 @@ func (l *Loop) transmit(now qp.Time) int {
 	n, used, next := 0, 0, 0
 	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(used) {
 		if next > 0 {
-			if p, k := l.buildRun(now, used, min(next, txBatch-n)); p > 0 {
+			if p, k, ended := l.buildRun(now, used, min(next, txBatch-n)); p > 0 {
 				n, used, next = n+p, used+k, 0
+				if ended > txBatch-n {
+					break
+				}
 				continue
 			}
 		}
