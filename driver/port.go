@@ -53,7 +53,7 @@ type Port interface {
 // Buf is a buffer with one frame, or with a run (NoHeaders). The memory belongs to the Port, which
 // lends it to the owner.
 type Buf struct {
-	B     []byte // the frame
+	B     []byte // the frame, or the packets of the run
 	Token uint64 // identifies the buffer to the Port; must be returned unchanged
 	Size  int    // of each packet of a run, bytes; see NoHeaders
 }

@@ -115,16 +115,18 @@ type Encoder struct {
 // f must have at least netLen+16 bytes, and at most 65535 bytes from the IP header on. To finish
 // the same frame again, write the template again first.
 func (e *Encoder) Finish(f []byte, netLen int) {
-	ip, ipLen := e.finishHeaders(f, netLen)
-	end := len(ip) - bth.ICRCLen
-	e.scratch.prepare(ip[:end], ipLen)
-	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))
+	e.setICRC(e.finishHeaders(f, netLen))
 }
 
 // Reseal computes the ICRC of a finished frame again, with the identification and the UDP source
 // port that its headers have.
 func (e *Encoder) Reseal(f []byte, netLen int) {
-	ip, ipLen := ipPacket(f, netLen)
+	e.setICRC(ipPacket(f, netLen))
+}
+
+// setICRC computes the ICRC of a frame with complete headers. ip is the frame from the IP header
+// on, whose length is ipLen.
+func (e *Encoder) setICRC(ip []byte, ipLen int) {
 	end := len(ip) - bth.ICRCLen
 	e.scratch.prepare(ip[:end], ipLen)
 	binary.LittleEndian.PutUint32(ip[end:], e.scratch.sum(ip[:end], ipLen))

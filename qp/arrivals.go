@@ -74,8 +74,8 @@ func (e *Engine) HandlePart(now Time, b []byte) bool {
 	return true
 }
 
-// HandleEnd ends a batch of packets, some of which HandleNext may have handled. The engine then
-// refers to no registered memory, so that it is garbage once it is deregistered.
+// HandleEnd ends a batch of packets, some of which HandleNext may have handled. It also
+// forgets registered memory, which the garbage collector can then free after its deregistration.
 func (e *Engine) HandleEnd(now Time) {
 	a := &e.arrivals
 	q, n := a.q, a.acked

@@ -68,7 +68,8 @@ func (e *Engine) PollRun(now Time, most, space int) *Run {
 	return r
 }
 
-// TransmitEnd ends a batch of packets of PollTransmit and PollRun, like HandleEnd.
+// TransmitEnd ends a batch of packets of PollTransmit and PollRun. Like HandleEnd, it forgets
+// registered memory.
 func (e *Engine) TransmitEnd() {
 	e.undefer()
 	e.middle, e.run.payloads, e.tx.Next = middle{}, nil, 0
@@ -123,7 +124,7 @@ func (q *QP) followingAnswers() int {
 	return q.eng.follow(middle{rest: mem, size: mtu, answer: a, op: bth.RCReadResponseMiddle})
 }
 
-// ended returns Transmit.Ended for a READ response, of which a packet was sent.
+// ended returns Transmit.Ended after a packet of a READ response.
 func (q *QP) ended(a *answer) int {
 	if q.eng.runs && a.sent+1 == a.npkts && q.answers.waiting() > 1 {
 		return int(a.npkts)

@@ -51,8 +51,8 @@ type connected struct {
 // named reports whether received packets need the address of their sender.
 func (s *socket) named() bool { return s.parent == nil || s.out.fresh }
 
-// received records the error of a receive. Other errors than EAGAIN are those of earlier sends.
-func (s *socket) received(err error) {
+// receiveFailed records the error of a receive. Errors other than EAGAIN are from earlier sends.
+func (s *socket) receiveFailed(err error) {
 	if err == unix.EAGAIN { // nothing was left to receive
 		s.out.fresh = false
 	}

@@ -66,7 +66,7 @@ func (p *Port) receiveLines(s *socket) bool {
 	}
 	got, err := p.in.Receive(s.fd, most, s.named())
 	if err != nil {
-		s.received(err)
+		s.receiveFailed(err)
 		if c.quiet++; c.quiet == longQuiet {
 			c.quiet, s.long = 0, false
 		}

@@ -107,7 +107,7 @@ func (p *Port) receiveFrom(s *socket) {
 	got, err := p.in.Receive(s.fd, most, s.named())
 	if err != nil {
 		got = 0
-		s.received(err)
+		s.receiveFailed(err)
 	}
 	switch {
 	case got == most:

@@ -24,22 +24,22 @@ func (j *joiner) accepts(n int) bool {
 }
 
 // buildRun builds up to most packets that differ from the latest one only in PSN and payload, in
-// free buffers from number i on. It returns the number of packets and of buffers, and Run.Ended.
-func (l *Loop) buildRun(now qp.Time, i, most int) (packets, used, ended int) {
+// free buffers from number i on. It returns them, or nil, and the number of buffers.
+func (l *Loop) buildRun(now qp.Time, i, most int) (r *qp.Run, used int) {
 	latest := len(l.tx[l.txAt+i-1].B)
 	join := l.tracer == nil && l.joiner.accepts(most*latest)
 	if !join {
 		most = min(most, l.txn-i)
 	}
 	bufs := l.tx[l.txAt+i:]
-	r := l.eng.PollRun(now, most, len(bufs[0].B)-bth.ICRCLen)
+	r = l.eng.PollRun(now, most, len(bufs[0].B)-bth.ICRCLen)
 	if r == nil {
-		return 0, 0, 0
+		return nil, 0
 	}
 	l.ctr.TxBytes += uint64(r.Packets * (r.Len + bth.ICRCLen))
 	if join {
 		l.join(r, &bufs[0])
-		return r.Packets, 1, r.Ended
+		return r, 1
 	}
 	for k := range r.Packets {
 		b := &bufs[k]
@@ -50,7 +50,7 @@ func (l *Loop) buildRun(now qp.Time, i, most int) (packets, used, ended int) {
 			l.tracer.sent(r.QPN, b.B)
 		}
 	}
-	return r.Packets, r.Packets, r.Ended
+	return r, r.Packets
 }
 
 // join builds the packets of a run behind each other and makes buf consist of them. The headers of

@@ -162,6 +162,13 @@ func (s *side) sent() uint64 {
 	return c.SentPkts - c.SentAcks
 }
 
+// stepBoth runs a step of both sides, and advances the time.
+func stepBoth(a, b *side, tick time.Duration) {
+	a.TryStep()
+	b.TryStep()
+	a.link.Advance(tick)
+}
+
 // driveUntil runs steps of both sides, and advances the time, until cond is true.
 func driveUntil(t *testing.T, a, b *side, cond func() bool) {
 	t.Helper()
@@ -170,9 +177,7 @@ func driveUntil(t *testing.T, a, b *side, cond func() bool) {
 		limit = time.Second // virtual
 	)
 	for passed := time.Duration(0); !cond(); passed += tick {
-		a.TryStep()
-		b.TryStep()
-		a.link.Advance(tick)
+		stepBoth(a, b, tick)
 		if passed > limit {
 			t.Fatalf("condition not met after %v of virtual time", limit)
 		}

@@ -18,9 +18,9 @@ func (l *Loop) transmit(now qp.Time) int {
 	n, used, next := 0, 0, 0
 	for n < txBatch && l.eng.HasTransmit(now) && l.allocate(used) {
 		if next > 0 {
-			if p, k, ended := l.buildRun(now, used, min(next, txBatch-n)); p > 0 {
-				n, used, next = n+p, used+k, 0
-				if ended > txBatch-n {
+			if r, k := l.buildRun(now, used, min(next, txBatch-n)); r != nil {
+				n, used, next = n+r.Packets, used+k, 0
+				if r.Ended > txBatch-n {
 					break
 				}
 				continue
