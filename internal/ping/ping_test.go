@@ -168,6 +168,13 @@ func TestWake(t *testing.T) {
 		if err := c.Wake(t.Context(), in(10*time.Second)); err != nil || c.woke == 0 {
 			t.Fatalf("Wake() = %v, round-trip time %v", err, c.woke)
 		}
+		sent := r.client.Counters().SentPkts
+		for range 10 {
+			r.client.Progress()
+		}
+		if n := r.client.Counters().SentPkts - sent; n != 0 {
+			t.Errorf("%d packets were not sent by Wake; they would delay a ping", n)
+		}
 		r.server.slept.Store(nil)
 		r.host.polls.mu.Lock()
 		full := r.host.polls.full
