@@ -35,11 +35,19 @@ test: ## run all tests (as root, none on veth pairs may be skipped)
 ARM64 := ./frame ./internal/clock ./internal/confine ./internal/fence ./internal/prefetch \
 	./internal/seccomp
 
-check: ## run gofmt, vet, staticcheck, a type check for arm64, and the rules of the source tree
+# Packages that other systems can use with links in memory. statusbyte needs Unix.
+PORTABLE := ./bth/... ./frame ./driver ./mr ./qp/... ./loopback ./roce/... ./examples/kv \
+	./examples/verbs ./transport/flow ./transport/indirect ./transport/rftp \
+	./transport/slidingwindow
+
+check: ## run gofmt, vet, staticcheck, type checks for other systems, and the rules of the source tree
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(ARM64)
-	$(GO) run ./.ci/typecheck arm64 $(PKGS)
+	$(GO) run ./.ci/typecheck linux/arm64 $(PKGS)
+	$(GO) run ./.ci/typecheck darwin/arm64 $(PORTABLE) ./transport/statusbyte
+	$(GO) run ./.ci/typecheck freebsd/amd64 $(PORTABLE) ./transport/statusbyte
+	$(GO) run ./.ci/typecheck windows/amd64 $(PORTABLE)
 	$(GO) vet -tags interop ./interop/...
 	$(GO) tool staticcheck $(PKGS)
 	$(GO) test -count=1 ./internal/archtest

@@ -32,6 +32,14 @@ var (
 	ErrServiceEnded = errors.New("the connection to the node service has ended")
 )
 
+// Errors of joining a node service.
+var (
+	// ErrNoService means that no service answers at the path, or that its socket may not be opened.
+	ErrNoService = errors.New("no node service")
+	// ErrServiceRefused means that the service has refused the program.
+	ErrServiceRefused = errors.New("the node service refuses this program")
+)
+
 // Errors of Member.Listen.
 var (
 	// ErrListening means that another program listens on the service ID.

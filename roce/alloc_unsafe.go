@@ -1,3 +1,5 @@
+//go:build linux
+
 package roce
 
 import (
@@ -9,6 +11,9 @@ import (
 
 	"github.com/gorxe/gorxe/mr"
 )
+
+// untouchedFrom is the size in bytes from which on an allocation avoids touching the memory.
+const untouchedFrom = 1 << 20
 
 // zeroed returns n bytes of the Go heap that are zero. make zeroes a large object even if only its
 // first pages were used before. That takes a page fault for each of them, and makes huge pages

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // budget limits the memory of QPs, regions, queues and AllocMR. Without it, a program that exceeds
@@ -131,11 +129,7 @@ const noLimit = math.MaxInt64
 // available returns the memory that this process may use: that of the machine or of its control
 // group. ulimit -v does not count, because Go reserves addresses that it never uses.
 func available() uint64 {
-	limit := uint64(noLimit)
-	var info unix.Sysinfo_t
-	if unix.Sysinfo(&info) == nil {
-		limit = uint64(info.Totalram) * uint64(info.Unit)
-	}
+	limit := machineMemory()
 	groups, _ := os.ReadFile("/proc/self/cgroup") // on error: only the mount points
 	for _, file := range groupFiles(string(groups)) {
 		limit = min(limit, groupLimit(file))

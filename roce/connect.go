@@ -7,9 +7,9 @@ import (
 	"net/netip"
 
 	"github.com/gorxe/gorxe/bth"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/frame"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/xdp"
 )
 
 // Defaults of ConnectOptions.
@@ -274,7 +274,7 @@ func (d *Device) resolve(ctx context.Context, local GIDEntry, remote GID, o Path
 			hop, err = d.net.Resolve(ctx, src.Addr(), remote.Addr())
 		}
 	}
-	if errors.Is(err, xdp.ErrGone) { // before the loop has noticed
+	if errors.Is(err, driver.ErrGone) { // before the loop has noticed
 		return nil, 0, fmt.Errorf("%w: %w", ErrGone, err)
 	} else if err != nil {
 		return nil, 0, fmt.Errorf("%w: %v: %w", ErrUnreachable, remote.Addr(), err)

@@ -5,7 +5,8 @@
 //
 // [Open] creates a [Device] on a Linux network interface, over AF_XDP or, without privileges, over
 // UDP sockets. [New] creates one on any [Port], for example on the in-memory link of package
-// loopback. The objects of a Device follow the rules of verbs and have the names of libibverbs:
+// loopback, which also works on other operating systems. The objects of a Device follow the rules
+// of verbs and have the names of libibverbs:
 //
 //   - A protection domain ([PD]) groups memory and queue pairs.
 //   - A memory region ([MR]) is memory that work requests and peers can access. [MW] and [FastMR]
@@ -134,8 +135,9 @@
 //   - workrequest.go, completion.go, attr.go, engine_unsafe.go: work requests, completions and QP
 //     attributes, and how they are passed to the engine
 //   - device.go, host.go, failure.go: a Device, and its part of the loop (package internal/loop)
-//   - memory.go, alloc.go, alloc_unsafe.go, region.go, window.go: PD, MR, MW and FastMR; memory
-//     for regions
+//   - memory.go, region.go, window.go: PD, MR, MW and FastMR
+//   - alloc.go, alloc_linux.go, alloc_unsafe.go, alloc_other.go: memory for regions, on Linux and
+//     on other systems
 //   - bufferpool.go: BufferPool, buffers of one region
 //   - queuepair.go, createqp.go, connect.go, postlock.go: QP, its creation, its connection, and the
 //     lock of its posters
@@ -159,7 +161,8 @@
 //   - inside.go: engine objects for package internal/uverbs
 //   - pkey.go: partitions
 //   - events.go, log.go, trace.go: asynchronous events, the log, and traces of QPs
-//   - port.go, join.go: the kind of port that Open chooses; joining and hosting a node service
+//   - port.go, open_linux.go, open_other.go: the kind of port that Open chooses
+//   - join.go, join_linux.go: joining and hosting a node service
 //   - service.go: a device of a node service
 //   - counters.go, countertypes.go, metrics.go, counterhelp.go: counters, and their descriptions
 package roce

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gorxe/gorxe/bth"
-	"github.com/gorxe/gorxe/internal/service"
+	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/mr"
 	"github.com/gorxe/gorxe/qp"
 	"github.com/gorxe/gorxe/roce/cm"
@@ -77,15 +77,16 @@ var (
 	ErrPermission = xdp.ErrPermission
 	// ErrMTUTooSmall: the MTU of the interface is too small for path MTU 256.
 	ErrMTUTooSmall = xdp.ErrMTUTooSmall
-	// ErrUnsupported: the kernel or the driver lacks a feature that XDPOptions demand.
+	// ErrUnsupported: the kernel or the driver lacks a feature that XDPOptions demand, or the
+	// operating system is not Linux.
 	ErrUnsupported = xdp.ErrUnsupported
 	// ErrXDPOptions: a field of XDPOptions is out of range.
 	ErrXDPOptions = xdp.ErrOptions
 	// ErrNoService: no node service answers at the path.
-	ErrNoService = service.ErrNone
+	ErrNoService = driver.ErrNoService
 	// ErrServiceRefused: the node service refuses the program, for example because its user has too
 	// many programs. The error says why.
-	ErrServiceRefused = service.ErrRefused
+	ErrServiceRefused = driver.ErrServiceRefused
 	// ErrNoNetwork: the Port does not implement Network, and Expert.Network is not set.
 	ErrNoNetwork = errors.New("roce: the port does not implement Network: set Expert.Network")
 )

@@ -9,7 +9,6 @@ import (
 	"github.com/gorxe/gorxe/driver"
 	"github.com/gorxe/gorxe/internal/loop"
 	"github.com/gorxe/gorxe/qp"
-	"github.com/gorxe/gorxe/xdp"
 )
 
 // Done returns a channel that is closed when the Device stops working: when Close starts, or when
@@ -93,7 +92,7 @@ func checkPort(port driver.Port) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, xdp.ErrGone):
+	case errors.Is(err, driver.ErrGone):
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return fmt.Errorf("%w: the port: %w", ErrClosed, err)

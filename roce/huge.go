@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gorxe/gorxe/qp"
 )
 
@@ -69,7 +67,7 @@ func (h *hugePages) add(addr, n uintptr) {
 			continue
 		}
 		h.blocks[b] = struct{}{}
-		madvise(b, hugeSize, unix.MADV_HUGEPAGE)
+		adviseHugeAt(b, hugeSize)
 		h.pending = append(h.pending, b)
 	}
 }
@@ -83,15 +81,10 @@ func (h *hugePages) join() {
 		for n < len(h.pending) && h.pending[n] == h.pending[n-1]+hugeSize {
 			n++
 		}
-		madvise(h.pending[0], uintptr(n)*hugeSize, unix.MADV_COLLAPSE)
+		collapse(h.pending[0], uintptr(n)*hugeSize)
 		h.pending = h.pending[n:]
 	}
 	h.pending = nil
-}
-
-// madvise ignores errors, for example of older kernels: then nothing changes.
-func madvise(addr, n uintptr, advice int) {
-	_, _, _ = unix.Syscall(unix.SYS_MADVISE, addr, n, uintptr(advice))
 }
 
 // spread advises the memory of a new QP or region, and from time to time the tables. The caller

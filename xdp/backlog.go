@@ -1,3 +1,5 @@
+//go:build linux
+
 package xdp
 
 // backlog is the number of bytes in the descriptors from index from up to index to of the transmit

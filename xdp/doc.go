@@ -3,7 +3,8 @@
 //
 // Programs use it by roce.Open, with options in roce.XDPOptions. They need the sections on modes,
 // on which frames go where, and on requirements. This package alone is for tools that move frames
-// themselves, or that put another port between this one and the device.
+// themselves, or that put another port between this one and the device. On other operating systems
+// than Linux the package has only the options and errors, so that programs with XDPOptions build.
 //
 // [Open] returns a [Port], which implements driver.Port, driver.Network, driver.Groups,
 // driver.Holder and driver.Backlogger. [Interfaces] describes the interfaces of the machine and

@@ -1,3 +1,5 @@
+//go:build linux
+
 package xdp
 
 // Limits of the number of receive buffers that the kernel gets.

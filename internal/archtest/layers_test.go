@@ -85,6 +85,7 @@ var allowed = map[string][]string{
 	"internal/fence":    {},
 	"internal/limit":    {},
 	"internal/osnet":    {},
+	"internal/osthread": {},
 	"internal/prefetch": {},
 	"internal/safefile": {},
 	"internal/stat":     {},
@@ -106,9 +107,11 @@ var allowed = map[string][]string{
 		"bth", "driver", "frame", "internal/osnet", "internal/udpmsg", "roce/cm", "udp",
 	},
 	"internal/inside": {"bth", "driver", "frame", "internal/loop", "mr", "qp", "roce/cm"},
-	"internal/loop":   {"bth", "driver", "frame", "qp", "internal/clock", "internal/wire"},
-	"roce/cm":         {"bth", "internal/due", "internal/limit"},
-	"roce/messenger":  {"roce"},
+	"internal/loop": {
+		"bth", "driver", "frame", "qp", "internal/clock", "internal/osthread", "internal/wire",
+	},
+	"roce/cm":        {"bth", "internal/due", "internal/limit"},
+	"roce/messenger": {"roce"},
 	"roce": {
 		"bth", "driver", "frame", "mr", "qp/...", "udp", "xdp", "roce/...", "internal/loop",
 		"internal/due", "internal/fence", "internal/halfopen", "internal/inside", "internal/limit",
@@ -117,8 +120,8 @@ var allowed = map[string][]string{
 	"roce/rsocket":      {"roce", "roce/rsocket/...", "internal/halfopen"},
 	"roce/rsocket/core": {},
 	"transport": {
-		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/safefile",
-		"transport/...",
+		"roce", "internal/endpoint", "internal/halfopen", "internal/limit", "internal/osthread",
+		"internal/safefile", "transport/...",
 	},
 	// A helper of the transports' tests.
 	"transport/internal/accept/accepttest": {

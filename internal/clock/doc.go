@@ -6,5 +6,5 @@
 //
 //   - clock.go: Clock
 //   - counter_asm.go, counter_none.go: the processor's counter
-//   - simulated.go: whether time is simulated by testing/synctest
+//   - simulated.go, wall_unix.go, wall_windows.go: whether time is simulated by testing/synctest
 package clock

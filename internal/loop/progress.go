@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gorxe/gorxe/internal/osthread"
 )
 
 // autoLoops is the number of progress goroutines in the process. Each of them may keep a core busy.
@@ -41,7 +41,7 @@ func (l *Loop) run(cpu int, started chan<- error) {
 	if cpu >= 0 {
 		// The goroutine ends without UnlockOSThread, so that the runtime discards the pinned
 		// thread.
-		if err := pinThread(cpu); err != nil {
+		if err := osthread.Pin(cpu); err != nil {
 			started <- err
 			return
 		}
@@ -94,12 +94,9 @@ func (l *Loop) steps(s *spinner) {
 // the owner, it does not yield, because they would poll for a whole time slice.
 func (l *Loop) giveWay(sent uint64) {
 	if l.crowded && sent > 0 && sent < manyBytes && l.guest != nil && l.guest.Busy() {
-		schedYield()
+		osthread.Yield()
 	}
 }
-
-// schedYield lets other threads run that wait for this processor.
-func schedYield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 // yield lets Go's scheduler run in a process whose loop mostly waits for other processes. Without
 // it, the runtime finds after 10 ms that the goroutine does not yield, preempts it with a signal,
@@ -128,20 +125,14 @@ func (l *Loop) sharpenTimers() {
 		runtime.LockOSThread()
 	}
 	l.sharp = true
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0) // ns; the value must not be 0
+	osthread.SharpTimers(true)
 }
 
 // bluntTimers undoes that.
 func (l *Loop) bluntTimers() {
 	if l.sharp {
-		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) // 0: the default
+		osthread.SharpTimers(false)
 	}
-}
-
-func pinThread(cpu int) error {
-	var set unix.CPUSet
-	set.Set(cpu)
-	return unix.SchedSetaffinity(0, &set)
 }
 
 // TryStep runs one step if the lock is free, and returns how much work it did. It is for callers
@@ -167,7 +158,7 @@ func (l *Loop) Yield() {
 		// The progress goroutine may wait for a processor of the Go scheduler, or its thread for
 		// one of the kernel.
 		runtime.Gosched()
-		schedYield()
+		osthread.Yield()
 	}
 }
 

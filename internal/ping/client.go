@@ -8,12 +8,11 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gorxe/gorxe/internal/cli"
 	"github.com/gorxe/gorxe/internal/device"
 	"github.com/gorxe/gorxe/internal/endpoint"
 	"github.com/gorxe/gorxe/internal/exchange"
+	"github.com/gorxe/gorxe/internal/osthread"
 	"github.com/gorxe/gorxe/internal/session"
 	"github.com/gorxe/gorxe/roce"
 )
@@ -216,7 +215,7 @@ func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	for !idle || len(c.sent) > 0 {
 		n := c.s.CQ.Poll(c.wcs[:])
 		if n == 0 {
-			yield()
+			osthread.Yield() // the server may be on the same core
 		}
 		now := time.Now()
 		if n == 0 && (len(c.sent) == 0 || now.After(spinEnd)) && now.Before(ready) {
@@ -243,9 +242,6 @@ func (c *Client) Wait(ctx context.Context, t time.Time, idle bool) error {
 	}
 	return nil
 }
-
-// yield lets other threads run. The server may be on the same core.
-func yield() { _, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }
 
 func (c *Client) complete(wc *roce.WC, now time.Time) error {
 	if err := endpoint.StatusError(wc); err != nil {

@@ -46,11 +46,11 @@ const (
 // Errors of New, Join and Status.
 var (
 	// ErrNone means that no service answers at the path, or that its socket may not be opened.
-	ErrNone = errors.New("no node service")
+	ErrNone = driver.ErrNoService
 	// ErrOtherNet means that the service is in another network namespace.
 	ErrOtherNet = errors.New("the node service is in another network namespace")
 	// ErrRefused means that the service has refused the program.
-	ErrRefused = errors.New("the node service refuses this program")
+	ErrRefused = driver.ErrServiceRefused
 	// ErrTaken means that the socket of a service belongs to another one.
 	ErrTaken = errors.New("the socket is in use")
 )

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/gorxe/gorxe/internal/osthread"
 )
 
 const (
@@ -78,7 +78,7 @@ func (c *Conn) leadUntil(ctx context.Context, e event) (idle bool, err error) {
 		}
 		runtime.Gosched()
 		// What the caller waits for may need this processor, for example the peer on this host.
-		_, _, _ = unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+		osthread.Yield()
 	}
 }
 
