@@ -118,7 +118,7 @@ func (p *overlapPort) Receive(bufs []driver.Buf) int {
 
 func (p *overlapPort) Frame(b *driver.Buf, i int) []byte {
 	r := &p.runs[b.Token&^driver.NoHeaders]
-	f := r.memory[i*b.Size : min(overlapHeaders+(i+1)*b.Size, len(r.memory))]
+	f := r.memory[i*b.Size : min(len(r.headers[i])+(i+1)*b.Size, len(r.memory))]
 	copy(f, r.headers[i])
 	p.framed++
 	return f

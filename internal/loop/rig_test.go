@@ -116,11 +116,17 @@ func (s *side) connect(t *testing.T, peer *side, i int, selective bool) {
 // and whether to use selective repeat.
 func toRTS(t testing.TB, l *Loop, link *loopback.Link, i int, q *qp.QP, a qp.Attr) {
 	t.Helper()
-	a.PKey, a.Access = bth.DefaultPKey, mr.RemoteWrite|mr.RemoteRead
 	a.Path = frame.NewPath(&frame.Address{
 		SrcMAC: link.Port(i).Info().MAC, DstMAC: link.Port(1 - i).Info().MAC,
 		Src: gidOf(link, i), Dst: gidOf(link, 1-i), SrcPort: 0xc000, HopLimit: 64,
 	})
+	toRTSOverPath(t, l, q, a)
+}
+
+// toRTSOverPath does the same over the path in a.
+func toRTSOverPath(t testing.TB, l *Loop, q *qp.QP, a qp.Attr) {
+	t.Helper()
+	a.PKey, a.Access = bth.DefaultPKey, mr.RemoteWrite|mr.RemoteRead
 	a.MaxDestRdAtomic, a.MinRNRTimer = 16, 12
 	a.Timeout, a.RetryCnt, a.RNRRetry, a.MaxRdAtomic = 17, 7, 7, 16
 	for _, step := range []struct {

@@ -70,20 +70,20 @@ func (p *randomPair) run(steps int) {
 	}
 }
 
-// compare expects that side i of both pairs is in the same state.
-func (p *randomPair) compare(t *testing.T, other *randomPair, i int) {
-	x, y := p.sides[i], other.sides[i]
-	if !bytes.Equal(x.mem, y.mem) {
+// sameState expects that side i of a link is in the same state with and without runs.
+func sameState(t *testing.T, i int, runs, single *side) {
+	t.Helper()
+	if !bytes.Equal(runs.mem, single.mem) {
 		t.Errorf("side %d: different memory", i)
 	}
-	if x.ctr != y.ctr {
-		t.Errorf("side %d: counters of the loops\n%+v with runs,\n%+v without", i, x.ctr, y.ctr)
+	if c, d := runs.ctr, single.ctr; c != d {
+		t.Errorf("side %d: counters of the loops\n%+v with runs,\n%+v without", i, c, d)
 	}
-	if c, d := *x.eng.Counters(), *y.eng.Counters(); c != d {
+	if c, d := *runs.eng.Counters(), *single.eng.Counters(); c != d {
 		t.Errorf("side %d: counters of the engines\n%+v with runs,\n%+v without", i, c, d)
 	}
 	var got, want [512]qp.WC
-	n, m := x.cq.Poll(got[:]), y.cq.Poll(want[:])
+	n, m := runs.cq.Poll(got[:]), single.cq.Poll(want[:])
 	if n != m || got != want {
 		t.Errorf("side %d: completions\n%+v with runs,\n%+v without", i, got[:n], want[:m])
 	}
@@ -104,7 +104,7 @@ func TestRunsRandom(t *testing.T) {
 				p.run(r.IntN(200))
 			}
 			for i := range pairs[0].sides {
-				pairs[0].compare(t, pairs[1], i)
+				sameState(t, i, pairs[0].sides[i], pairs[1].sides[i])
 			}
 			if t.Failed() {
 				t.Fatalf("seed %d, round %d", seed, round)
