@@ -419,7 +419,11 @@ func TestClose(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Millisecond) // most calls wait by now; the others must not hang either
-		if err := errors.Join(x.Close(), x.Close(), y.Close()); err != nil {
+		if err := errors.Join(x.Close(), x.Close()); err != nil {
+			t.Error(err)
+		}
+		// y reads with a wrong key. On a busy machine that fails only while y closes.
+		if err := y.Close(); err != nil && !errors.Is(err, roce.RemAccessErr) {
 			t.Error(err)
 		}
 		wg.Wait()
