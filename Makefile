@@ -40,7 +40,7 @@ PORTABLE := ./bth/... ./frame ./driver ./mr ./qp/... ./loopback ./roce/... ./exa
 	./examples/verbs ./transport/flow ./transport/indirect ./transport/rftp \
 	./transport/slidingwindow
 
-check: ## run gofmt, vet, staticcheck, type checks for other systems, and the rules of the source tree
+check: ## run gofmt, vet, staticcheck, type checks for other systems, rules of the source tree
 	@test -z "$$(gofmt -l . | tee -a /dev/stderr)" || { echo "run gofmt -w on the files above"; exit 1; }
 	$(GO) vet $(PKGS)
 	GOARCH=arm64 $(GO) vet $(ARM64)

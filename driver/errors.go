@@ -16,8 +16,8 @@ var (
 	ErrBusy = errors.New("interface is in use")
 	// ErrMTUTooSmall means that the interface MTU is too small for path MTU 256.
 	ErrMTUTooSmall = errors.New("MTU too small for RoCEv2")
-	// ErrUnsupported means that the kernel or the network driver does not support what was
-	// requested.
+	// ErrUnsupported means that the operating system, the kernel or the network driver does not
+	// support what was requested.
 	ErrUnsupported = errors.New("not supported")
 )
 

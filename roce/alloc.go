@@ -7,11 +7,9 @@ import (
 	"github.com/gorxe/gorxe/mr"
 )
 
-const (
-	// alignHuge is the size of a region from which on it is aligned to a huge page. The alignment
-	// wastes at most a quarter of it.
-	alignHuge = 4 * hugeSize
-)
+// alignHuge is the size of a region from which on it is aligned to a huge page. The alignment
+// wastes at most a quarter of it.
+const alignHuge = 4 * hugeSize
 
 // alignment returns the alignment of the memory of a region of size bytes.
 func alignment(size int) int {

@@ -153,7 +153,7 @@ func Open(name string, opts ...Option) (*Device, error) {
 // Errors: ErrPortInUse, ErrClosed or ErrGone if the port was closed or its interface removed,
 // ErrNoNetwork, ErrMTU, ErrInvalid for a limit of Expert that is out of range or a prefix of
 // WithPeers that is not valid, ErrPrefetch, ErrPKey, ErrClass, ErrClassMap, and the operating
-// system's error for a bad Expert.CPU.
+// system's error for a bad Expert.CPU, or ErrUnsupported if it is not Linux.
 func New(port Port, opts ...Option) (*Device, error) {
 	if port == nil {
 		return nil, fmt.Errorf("%w: the port is nil", ErrInvalid)
@@ -302,7 +302,9 @@ func (d *Device) start(c *config, info driver.Info) error {
 		d.watch()
 		return nil
 	}
-	if err := d.loop.Start(c.cpu); err != nil {
+	if err := d.loop.Start(c.cpu); errors.Is(err, errors.ErrUnsupported) {
+		return fmt.Errorf("roce: Expert.CPU needs Linux: %w", ErrUnsupported)
+	} else if err != nil {
 		return fmt.Errorf("roce: pin the progress thread to CPU %d: %w; "+
 			"choose a CPU that this process may use", c.cpu, err)
 	}

@@ -20,7 +20,7 @@ func WithoutService() Option { return func(c *config) { c.noService = true } }
 // When the service ends, the Device fails with ErrServiceEnded. Two Devices of one service cannot
 // listen on the same port. WithPort and WithXDP have no effect.
 //
-// Errors: ErrNoService, ErrServiceRefused, and those of New.
+// Errors: ErrNoService, ErrServiceRefused, ErrUnsupported, and those of New.
 func OpenService(path string, opts ...Option) (*Device, error) {
 	c := newConfig(opts)
 	port, err := c.joinService(path)

@@ -150,7 +150,8 @@ type Expert struct {
 
 	// MaxMemory limits the bytes of QPs, regions, queues and AllocMR together; beyond it, calls
 	// fail with ErrNoMemory. By default all devices of a process share three quarters of the memory
-	// that the machine, or the process's control group, has.
+	// that the machine, or the process's control group, has. On other systems than Linux, 16 GiB
+	// count as the memory of the machine.
 	MaxMemory uint64
 
 	// MaxWindow limits the unacknowledged packets of each QP. The default is 2^23, and 256 without
@@ -170,7 +171,7 @@ type Expert struct {
 	// Auto progress. The Device spins longer while packets get lost.
 	Spin time.Duration
 
-	// CPU pins the thread of Auto progress to a CPU.
+	// CPU pins the thread of Auto progress to a CPU. It needs Linux.
 	CPU *int
 
 	// Prefetch is how many QPs in advance the engine prefetches the state of the QPs that it serves

@@ -93,12 +93,28 @@ func TestBadCounters(t *testing.T) {
 	}
 }
 
-// The real counter agrees with the real clock.
+// The real counter agrees with the real clock. On a busy virtual machine the test may be stopped
+// between two readings, so it tries several times.
 func TestRealCounter(t *testing.T) {
+	const tries = 10
+	for i := 1; ; i++ {
+		off, used := realCounter(t)
+		t.Logf("counter in use: %v; Now() is off by at most %d ns", used, off)
+		if off <= 2000 {
+			return
+		}
+		if i == tries {
+			t.Fatal("Now() was off by more than 2000 ns each time")
+		}
+	}
+}
+
+// realCounter reads a Clock for a while. It returns by how much the worst reading was off, and
+// whether the Clock uses the counter.
+func realCounter(t *testing.T) (off int64, used bool) {
 	start := time.Now()
 	read := func() int64 { return int64(time.Since(start)) + 1 }
 	c := New(read)
-	worst := int64(0)
 	for last := int64(0); last < 30e6; {
 		before := read()
 		now := c.Now()
@@ -107,12 +123,9 @@ func TestRealCounter(t *testing.T) {
 			t.Fatal("time ran backwards")
 		}
 		last = now
-		worst = max(worst, before-now-trust, now-after)
+		off = max(off, before-now-trust, now-after)
 	}
-	if worst > 2000 {
-		t.Errorf("Now() is off by %d ns", worst)
-	}
-	t.Logf("counter in use: %v", c.span != 0)
+	return off, c.span != 0
 }
 
 func TestNoAllocation(t *testing.T) {

@@ -15,7 +15,7 @@ var autoLoops atomic.Int32
 
 // Start starts the progress goroutine of a loop with automatic progress, and returns when it owns
 // the loop. It pins the goroutine's OS thread to CPU number cpu unless cpu is negative. The error
-// is that of sched_setaffinity(2).
+// is that of osthread.Pin.
 func (l *Loop) Start(cpu int) error {
 	started := make(chan error, 1)
 	l.ended = make(chan struct{})

@@ -170,7 +170,7 @@ func (c *Client) Wake(ctx context.Context, deadline time.Time) error {
 	if err := c.post(message{}); err != nil {
 		return err
 	}
-	if err := c.Wait(ctx, deadline, true); err != nil {
+	if err := c.Wait(ctx, deadline, true); err != nil || len(c.sent) > 0 {
 		return err
 	}
 	return c.Wait(ctx, time.Now().Add(settleTime), false)
