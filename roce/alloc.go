@@ -42,7 +42,7 @@ func aligned(own []byte, size int) []byte {
 	at := int(-mr.AddrOf(own) & (align - 1))
 	mem := own[at : at+size : at+size]
 	if size >= hugeSize && hugeHere() {
-		adviseHuge(mem)
+		adviseHuge(uintptr(mr.AddrOf(mem)), uintptr(size))
 	}
 	return mem
 }

@@ -32,11 +32,8 @@ func probe(n int) error {
 	return unix.Munmap(mem)
 }
 
-// adviseHuge advises the kernel to use huge pages for b.
-func adviseHuge(b []byte) { _ = unix.Madvise(b, unix.MADV_HUGEPAGE) } // only advice
-
-// adviseHugeAt does the same for n bytes at addr.
-func adviseHugeAt(addr, n uintptr) { madvise(addr, n, unix.MADV_HUGEPAGE) }
+// adviseHuge advises the kernel to use huge pages for the n bytes at addr.
+func adviseHuge(addr, n uintptr) { madvise(addr, n, unix.MADV_HUGEPAGE) }
 
 // collapse makes huge pages of the n bytes at addr.
 func collapse(addr, n uintptr) { madvise(addr, n, unix.MADV_COLLAPSE) }

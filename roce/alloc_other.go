@@ -14,8 +14,6 @@ func zeroed(n int) []byte { return make([]byte, n) }
 
 // There is no advice about huge pages.
 
-func adviseHuge([]byte) {}
-
-func adviseHugeAt(addr, n uintptr) {}
+func adviseHuge(addr, n uintptr) {}
 
 func collapse(addr, n uintptr) {}

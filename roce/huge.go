@@ -67,7 +67,7 @@ func (h *hugePages) add(addr, n uintptr) {
 			continue
 		}
 		h.blocks[b] = struct{}{}
-		adviseHugeAt(b, hugeSize)
+		adviseHuge(b, hugeSize)
 		h.pending = append(h.pending, b)
 	}
 }

@@ -1,6 +1,6 @@
-// Command typecheck reports the type errors of packages for another system, and on Linux those of
-// their tests. It reads their dependencies as source, so it takes seconds where go vet would
-// compile all of them.
+// Command typecheck reports the type errors of packages for another operating system or
+// architecture. For Linux it also checks their tests. It reads dependencies as source, so it takes
+// seconds where go vet would compile all of them.
 //
 //	go run ./.ci/typecheck linux/arm64 ./...
 package main

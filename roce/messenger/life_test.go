@@ -422,7 +422,7 @@ func TestClose(t *testing.T) {
 		if err := errors.Join(x.Close(), x.Close()); err != nil {
 			t.Error(err)
 		}
-		// y reads with a wrong key. On a busy machine that fails only while y closes.
+		// The READ of y has a wrong key. On a busy machine it may not fail before y closes.
 		if err := y.Close(); err != nil && !errors.Is(err, roce.RemAccessErr) {
 			t.Error(err)
 		}
