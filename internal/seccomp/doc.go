@@ -15,5 +15,6 @@
 //   - listener.go: Listener, its loop and errors
 //   - call.go: Call: answers, memory, descriptors
 //   - file.go: FileCall, the arguments of calls on files
+//   - chdir.go, inject_amd64.go, inject_arm64.go: chdir(2) on behalf of the program
 //   - kernel_unsafe.go: system calls with pointers
 package seccomp

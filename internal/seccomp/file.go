@@ -17,6 +17,7 @@ const (
 	Access
 	Readlink
 	Xattr // reads or lists extended attributes
+	Chdir
 )
 
 // FileCall has the arguments of a call on a file, in the same form for all variants of the call.
@@ -59,6 +60,8 @@ func (c *Call) File() (f FileCall, ok bool) {
 		f.Op, f.Out, f.Size = Readlink, c.Args[2], c.Args[3]
 	case unix.SYS_GETXATTR, unix.SYS_LGETXATTR, unix.SYS_LISTXATTR, unix.SYS_LLISTXATTR:
 		f.Op, f.Dir, f.Path = Xattr, unix.AT_FDCWD, c.Args[0]
+	case unix.SYS_CHDIR:
+		f.Op, f.Dir, f.Path = Chdir, unix.AT_FDCWD, c.Args[0]
 	default:
 		return f, false
 	}

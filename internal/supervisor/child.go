@@ -200,7 +200,10 @@ func (c *child) wait(s *Supervisor) (status int, err error) {
 		case sig := <-c.signals:
 			switch {
 			case sig == unix.SIGCHLD:
-				if st, ok := c.reap(); ok {
+				s.reaping.Lock()
+				st, ok := c.reap()
+				s.reaping.Unlock()
+				if ok {
 					status, late = st, time.After(patience)
 				}
 			case fromTerminal(sig):

@@ -60,6 +60,8 @@ func (s *Supervisor) file(c *seccomp.Call) {
 		s.access(c, &f, e)
 	case seccomp.Readlink:
 		s.readlink(c, &f, e)
+	case seccomp.Chdir:
+		s.chdir(c, e)
 	default:
 		result(c, 0, unix.ENODATA)
 	}
@@ -82,7 +84,7 @@ func (s *Supervisor) find(c *seccomp.Call, dir int, name string) (sysfs.Entry, b
 		}
 		return s.c.Tree.Find(name)
 	case dir == unix.AT_FDCWD:
-		if !sysfs.Maybe(name) {
+		if !sysfs.Maybe(name) && !s.entered.Load() {
 			return sysfs.Entry{}, false
 		}
 		wd, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", c.PID()))
@@ -221,6 +223,22 @@ func (s *Supervisor) readlink(c *seccomp.Call, _ *seccomp.FileCall, e sysfs.Entr
 		err = unix.EINVAL
 	}
 	failWith(c, err)
+}
+
+// chdir changes the working directory of the program to a directory of the tree.
+func (s *Supervisor) chdir(c *seccomp.Call, e sysfs.Entry) {
+	fd, err := unix.Openat(s.c.Tree.FD(), e.Path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		failWith(c, err)
+		return
+	}
+	defer unix.Close(fd)
+	s.entered.Store(true)
+	s.reaping.Lock()
+	defer s.reaping.Unlock()
+	if err := c.Chdir(fd); errors.Is(err, seccomp.ErrTrace) {
+		result(c, 0, unix.EACCES)
+	}
 }
 
 // refresh updates the tree for a call on a file, if the state of the device has changed.

@@ -50,10 +50,13 @@ type Supervisor struct {
 	waiting, running   atomic.Int32 // goroutines that wait for calls, and all that answer them
 	guarded            atomic.Bool  // guard looks at waiting soon
 	readable           atomic.Bool  // the memory of the program has been read once
+	entered            atomic.Bool  // a working directory may be in the tree
 	fatal              chan error   // the reason to end the program
 	provider           provider
 
 	active sync.RWMutex // held for reading while a call is handled
+
+	reaping sync.Mutex // held while waiting for a child, or for a traced thread
 
 	mu      sync.Mutex // also serializes the choice of descriptor numbers
 	files   map[fileID]*openFile
