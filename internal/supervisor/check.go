@@ -12,12 +12,17 @@ import (
 	"github.com/gorxe/gorxe/internal/seccomp"
 )
 
-// Check returns an error that says what to do if programs cannot be run here: /proc is missing, or
-// system calls cannot be intercepted.
+// Check returns an error that says what to do if programs cannot be run here: /proc is missing, few
+// files can be open, or system calls cannot be intercepted.
 func Check() error {
 	if _, err := os.Stat("/proc/self/exe"); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("/proc is not mounted, but is needed to run programs: " +
 			"mount it (mount -t proc proc /proc)")
+	}
+	// Go has raised the limit as far as it can. That of the program may still be lower (shim.go).
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < minLimit {
+		return limitError(int(limit.Cur))
 	}
 	if err := checkScope(); err != nil {
 		return err

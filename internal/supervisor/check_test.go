@@ -80,7 +80,7 @@ func TestCheckForbidden(t *testing.T) {
 	}
 }
 
-// Without /proc, Check says what to do. The check leaves nothing behind.
+// Check says what to do without /proc and with a low limit on open files. It leaves nothing behind.
 func TestCheck(t *testing.T) {
 	if err := Check(); err != nil {
 		t.Errorf("Check() = %v", err)
@@ -98,12 +98,16 @@ func TestCheck(t *testing.T) {
 		t.Errorf("the main thread has no_new_privs after Check(), or an unknown status: %v\n%s", err,
 			status)
 	}
-	if os.Getuid() != 0 {
-		t.Skip("needs root: mounts")
-	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
+	}
+	few := bare(t, exec.Command("/bin/sh", "-c", `ulimit -n 20; exec "$0"`, self), "check")
+	if few.status != statusBad || !strings.Contains(few.stderr, "ulimit -n 1024") {
+		t.Errorf("Check() with 20 open files: status %d, %q", few.status, few.stderr)
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: mounts")
 	}
 	c := exec.Command("/bin/sh", "-c", `umount -l /proc && exec "$0"`, self)
 	c.SysProcAttr = &syscall.SysProcAttr{Unshareflags: unix.CLONE_NEWNS}

@@ -53,3 +53,8 @@ func scopeError(scope string) error {
 	return fmt.Errorf("the program's memory must be read, but %s is %s: run gorxe as root, or "+
 		"allow it (sysctl kernel.yama.ptrace_scope=1)", scopePath, scope)
 }
+
+// limitError explains that a limit on open files is below minLimit.
+func limitError(limit int) error {
+	return fmt.Errorf("the limit on open files is %d: raise it (ulimit -n %d)", limit, maxSelect)
+}

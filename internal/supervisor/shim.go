@@ -96,8 +96,7 @@ func (s *Supervisor) start(ctx context.Context) (*child, error) {
 	}
 	if c.limit < minLimit {
 		c.close()
-		return nil, fmt.Errorf("the limit on open files is %d: raise it (ulimit -n %d)", c.limit,
-			maxSelect)
+		return nil, limitError(c.limit)
 	}
 	s.policy = policy(c.limit)
 	b := binary.NativeEndian.AppendUint32(nil, uint32(c.limit))
