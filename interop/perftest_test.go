@@ -24,6 +24,7 @@ type perftest struct {
 	seconds int
 	qps     int  // 0: one
 	cm      bool // -R: the sides meet by rdma_cm
+	events  bool // -e: perftest sleeps until a completion comes
 	up      bool // gorxe's server is gorxe up
 	time    time.Duration
 }
@@ -33,6 +34,14 @@ type perftest struct {
 func meetsByIPv6() bool { return release == image.Trixie }
 
 func (p perftest) program() string { return "ib_" + strings.ReplaceAll(p.op, "-", "_") }
+
+// command is the program with the flags that only perftest has.
+func (p perftest) command() string {
+	if p.events {
+		return p.program() + " -e"
+	}
+	return p.program()
+}
 
 // flags are those that both programs share.
 func (p perftest) flags() []string {
@@ -63,7 +72,7 @@ func (p perftest) kernel(v variant, host string) string {
 	if v.v6 && meetsByIPv6() {
 		ip = " --ipv6-addr"
 	}
-	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.program(), gidIndex(v), int(v.mtu),
+	return fmt.Sprintf("%s -d rxe0 -F -x %d -m %d%s %s %s", p.command(), gidIndex(v), int(v.mtu),
 		ip, strings.Join(p.flags(), " "), host)
 }
 
@@ -82,7 +91,7 @@ func (p perftest) gorxe(v variant, host string) []string {
 
 func (p perftest) tool(vs []variant) tool {
 	t := tool{
-		name: p.program() + " " + strings.Join(p.flags(), " "), port: 18515, cm: p.cm,
+		name: p.command() + " " + strings.Join(p.flags(), " "), port: 18515, cm: p.cm,
 		ready: "Waiting for a client", service: p.up, meet4: !meetsByIPv6(),
 		variants: vs, time: p.time, kernel: p.kernel, gorxe: p.gorxe,
 		check: func(t *testing.T, v variant, gorxe,
@@ -171,7 +180,8 @@ func perftests() (out []tool) {
 				perftest{op: op + "-lat", iters: 5, time: 3 * time.Minute}.tool(both))
 		}
 	}
-	return out
+	// perftest waits forever if its receive completes before its send.
+	return append(out, perftest{op: "send-lat", size: 64, iters: 100, events: true}.tool(both))
 }
 
 // cmFew is few for connections by rdma_cm, which use the largest path MTU of the device.

@@ -52,7 +52,7 @@ func TestRunRXE(t *testing.T) {
 		programs = append(programs, "ib_read_bw -s 65536 -n 100", "ib_send_bw -s 65536 -n 100",
 			"ib_send_bw -c UD -s 1000 -n 100", "ib_atomic_bw -n 100", "ib_write_lat -n 100",
 			"ib_send_lat -n 100", "ib_read_lat -n 100", "ib_write_bw -q 16 -n 20",
-			"ib_send_bw -e -s 4096 -n 100")
+			"ib_send_bw -e -s 4096 -n 100", "ib_send_lat -e -n 100")
 	}
 	for _, command := range programs {
 		tools = append(tools, runTool(s, command, 18515, four, func(v variant) string {

@@ -99,6 +99,7 @@ func (r *suiteRig) run(t *testing.T) {
 		{"ibv_rc_pingpong -g 0 -n 50 -e", host},
 		{"ibv_ud_pingpong -g 0 -n 50 -e", host},
 		{"ib_write_bw -x 0 -F -n 50", host},
+		{"ib_send_lat -x 0 -F -n 50 -e", host},
 		{"rping -s -V -C 5 -a ::", "rping -c -V -C 5 -a " + r.local},
 		{"ucmatose -b ::", "-s " + r.local},
 		{"udaddy -b ::", "-s " + r.local},

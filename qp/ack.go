@@ -3,12 +3,22 @@ package qp
 // ackState describes the ACK that a responder must send, and whether a CNP is pending.
 type ackState struct {
 	ackOwed  bool
-	ackAsked bool   // the requester set AckReq
+	ackAsked asked
 	ackNow   bool   // send it with the next transmission
 	cnpOwed  bool   // a CNP is pending; see cnp.go
 	unacked  uint32 // packets that the ACK will cover
 	ackSince Time   // time since when it is pending, or requested
 }
+
+// asked tells whether the requester of a pending ACK set AckReq.
+type asked uint8
+
+const (
+	notAsked asked = iota
+	wasAsked
+	// The message completed a receive of a QP with InitAttr.AckFirst.
+	askedFirst
+)
 
 // ackLists are the lists of QPs that only have an ACK to send.
 var ackLists = [...]listID{inAckSoon, inAckLate, inAckKept}
@@ -18,10 +28,10 @@ func (q *QP) ackDue() Time {
 	switch {
 	case q.list == inAckKept:
 		return q.ackSince + ackKept
-	case q.ackAsked:
-		return q.ackSince + ackSoon
+	case q.ackAsked == notAsked:
+		return q.ackSince + ackLate
 	}
-	return q.ackSince + ackLate
+	return q.ackSince + ackSoon
 }
 
 // acked records that the ACK was sent. ackSince stays; see QP.replied.
@@ -35,8 +45,11 @@ func (q *QP) oweAck(now Time, asked bool) {
 	switch {
 	case q.list == inAckKept: // another message came instead of the reply
 		q.ackAtOnce()
-	case !q.ackOwed || (asked && !q.ackAsked):
-		q.ackOwed, q.ackAsked, q.ackSince, q.owes = true, asked, now, true
+	case !q.ackOwed || (asked && q.ackAsked == notAsked):
+		q.ackOwed, q.ackAsked, q.ackSince, q.owes = true, notAsked, now, true
+		if asked {
+			q.ackAsked = wasAsked
+		}
 		if q.list != inRunq {
 			q.eng.unlist(q)
 			q.eng.awaitAck(q)
@@ -68,9 +81,13 @@ func (q *QP) replied(now Time) {
 // packet of a step may, and only one for each ACK, so that a stream of requests does not delay the
 // ACK, even if tokens or the backlog permit one packet per step.
 func (q *QP) replyFirst(now Time) bool {
-	return q.ackOwed && !q.ackNow && !q.nakOwed && !q.cnpOwed && q.answers.empty() &&
-		q.typ == RC && q.State() == RTS && now != q.eng.lastData
+	return q.ackOwed && !q.ackNow && q.ackAsked != askedFirst && !q.nakOwed && !q.cnpOwed &&
+		q.answers.empty() && q.typ == RC && q.State() == RTS && now != q.eng.lastData
 }
+
+// ackPrecedes reports whether the pending ACK must precede the next request, because of
+// InitAttr.AckFirst. Within a message it does not, to not interrupt it.
+func (q *QP) ackPrecedes() bool { return q.ackAsked == askedFirst && q.sq.cur == q.sq.started }
 
 // oweAckNow schedules an ACK for a duplicate, whose requester has waited long enough.
 func (q *QP) oweAckNow(now Time) {
@@ -86,10 +103,10 @@ func (q *QP) ackAtOnce() {
 // awaitAck adds a QP that only has an ACK to send to the list of its delay. Each list is in order
 // of time.
 func (e *Engine) awaitAck(q *QP) {
-	if q.ackAsked {
-		e.lists[inAckSoon].push(q)
-	} else {
+	if q.ackAsked == notAsked {
 		e.lists[inAckLate].push(q)
+	} else {
+		e.lists[inAckSoon].push(q)
 	}
 }
 
@@ -97,7 +114,7 @@ func (e *Engine) awaitAck(q *QP) {
 // while the QP itself waits for an ACK: the peer could wait in the same way. Nor does it if the QP
 // has a short Local ACK Timeout: the peer probably has the same.
 func (e *Engine) keep(q *QP) bool {
-	if q.list == inAckKept || !q.canReply() || !q.ackAsked || !q.rec.replies.soon() ||
+	if q.list == inAckKept || !q.canReply() || q.ackAsked == notAsked || !q.rec.replies.soon() ||
 		q.una != q.max || q.rec.timeout != AckNever && q.rec.timeout < patient {
 		return false
 	}

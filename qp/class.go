@@ -96,6 +96,7 @@ const (
 	classMask  = (NumClasses - 1) << classShift
 	stamped    = 1 << 11 // posters stamp WQEs for FIFO order
 	prompt     = 1 << 12 // requested ACKs are sent at once
+	ackFirst   = 1 << 13 // InitAttr.AckFirst
 	meterShift = 16      // the number of the QP's meter
 	meterMask  = 0xffff << meterShift
 )

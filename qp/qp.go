@@ -23,6 +23,9 @@ type InitAttr struct {
 	MaxInline              int // bytes, 0 to MaxInline
 	SignalAll              bool
 	QPN                    bth.QPN // 0: the engine chooses a random one
+	// AckFirst sends the ACK of a message that completed a receive before work requests that are
+	// posted later. Otherwise a reply may precede the ACK.
+	AckFirst bool
 }
 
 // QP is a queue pair.
@@ -137,6 +140,9 @@ func (e *Engine) InitQP(q *QP, a InitAttr) error {
 		q.recv.sges = make([]SGE, q.rq.maxSGE)
 	} else {
 		q.recv.sges = make([]SGE, a.SRQ.maxSGE)
+	}
+	if a.AckFirst {
+		q.setFlags(ackFirst, ackFirst)
 	}
 	q.assignMeter()
 	e.joinClass(q, 0)

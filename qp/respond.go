@@ -193,7 +193,7 @@ func (q *QP) hasAnswer(now Time) bool {
 		return false
 	}
 	return !q.answers.empty() || q.nakOwed || q.cnpOwed ||
-		(q.ackOwed && (q.ackNow || now >= q.ackDue()))
+		(q.ackOwed && (q.ackNow || q.ackPrecedes() || now >= q.ackDue()))
 }
 
 // sendAnswer writes the next response (IBA 9.7.5.1.1): READs and atomics in order, then a NAK or

@@ -188,6 +188,10 @@ func (q *QP) respond(now Time, v verdict, p *bth.Packet) {
 	switch v {
 	case accept:
 		q.accepted(now, p.Info.End, p.BTH.AckReq())
+		if q.state.Load()&ackFirst != 0 && q.ackAsked == wasAsked && p.Info.End &&
+			(p.Info.Op == bth.OpSend || p.Info.HasImm) {
+			q.ackAsked = askedFirst
+		}
 	case acceptQueued:
 		q.eng.schedule(q)
 	case drop:

@@ -91,6 +91,22 @@ func TestLateReplyPrecedesACK(t *testing.T) {
 	k.hears("ACK +2 msn=3")
 }
 
+// With AckFirst, the ACK of a message that completed a receive precedes requests that are posted
+// later. The ACK of another message waits.
+func TestAckFirst(t *testing.T) {
+	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.AckFirst = true })
+	k.recvs(64)
+	k.say(send(0, seq(8)))
+	k.post(k.wr(2, OpSend, 4))
+	k.hears("ACK +0 msn=1", "SEND Only +0 ask 4B")
+
+	k.say(k.write(1, seq(8)))
+	k.post(k.wr(3, OpSend, 4))
+	k.hears("SEND Only +1 ask 4B")
+	k.now += ackSoon
+	k.hears("ACK +1 msn=2")
+}
+
 // Only one packet precedes the ACK, also if each step sends one packet, as with a rate or while the
 // port has no space for more.
 func TestOneReplyPrecedesACK(t *testing.T) {

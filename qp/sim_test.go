@@ -76,7 +76,7 @@ func (e *Engine) checkKept(now Time) error {
 	var before Time
 	for q := e.lists[inAckKept].head; q != nil; q = q.listNext {
 		switch {
-		case !q.ackOwed || !q.ackAsked || q.ackNow:
+		case !q.ackOwed || q.ackAsked == notAsked || q.ackNow:
 			return fmt.Errorf("a QP is on the list of kept ACKs: %+v", q.ackState)
 		case q.ackDue() < now:
 			return fmt.Errorf("an ACK is kept %d ns too long", now-q.ackDue())

@@ -171,6 +171,7 @@ func (q *QP) create(c *QPConfig) error {
 		SQDepth: c.SendDepth, RQDepth: c.RecvDepth, MaxSendSGE: c.MaxSendSGE,
 		MaxRecvSGE: c.MaxRecvSGE,
 		MaxInline:  c.MaxInline, SignalAll: c.SignalAll, QPN: c.QPN,
+		AckFirst: c.AckFirst,
 	}
 	if c.SRQ != nil {
 		init.SRQ = c.SRQ.srq

@@ -26,6 +26,7 @@ type Config struct {
 	Shared    bool // all queue pairs use the same two buffers
 	MTU       roce.MTU
 	GID       device.GIDIndex
+	AckFirst  bool // see roce.QPConfig
 }
 
 // Memory returns the number of bytes that the buffers of the session use.
@@ -64,7 +65,8 @@ func New(dev *roce.Device, local netip.Addr, cfg Config) (*Session, error) {
 		qps = -1 // none
 	}
 	e, err := endpoint.New(dev, endpoint.Config{
-		QP:  roce.QPConfig{SendDepth: cfg.SendDepth, RecvDepth: cfg.RecvDepth, GIDIndex: gid},
+		QP: roce.QPConfig{SendDepth: cfg.SendDepth, RecvDepth: cfg.RecvDepth, GIDIndex: gid,
+			AckFirst: cfg.AckFirst},
 		QPs: qps, MaxQPs: cfg.MaxQPs, Memory: int(cfg.Memory()),
 	})
 	if err != nil {

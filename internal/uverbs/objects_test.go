@@ -116,6 +116,49 @@ func TestRequestsBetweenCompletions(t *testing.T) {
 	}
 }
 
+// CQs that complete in one step send their events in that order.
+func TestOrderOfEvents(t *testing.T) {
+	both := pair(t, testbed.Config{})
+	p, peer := both[0], both[1].setup(2, 4096)
+	fd := p.channel()
+	q := &queues{program: p, pd: p.pd()}
+	sends, _ := p.cq(10, fd, 1)
+	recvs, _ := p.cq(10, fd, 2)
+	out, info := p.do(cmdCreateQP,
+		enc(uint64(0), uint64(7), q.pd, sends, recvs, uint32(0), uint32(20),
+			uint32(20), uint32(2), uint32(2), uint32(64), uint8(0), uint8(2), uint8(0), uint8(0)),
+		32,
+		32)
+	q.qp, q.qpn = le.Uint32(out), le.Uint32(out[4:])
+	q.rq, q.sq = q.mmap(info), q.mmap(info[16:])
+	q.connect(peer, 2)
+	q.postRecv(1, 0, 0)
+	for _, h := range []uint32{sends, recvs} {
+		p.do(cmdReqNotifyCQ, enc(h, uint32(0)), 0, 0)
+	}
+	// The work request of the ring and the receive are flushed.
+	q.sq.post(q.sendWR(2, 2, sendSignaled, 0, 0, 0))
+	var want []uint64
+	p.dev.do(func() {
+		inner := p.ctx.objects[q.qp].(*queuePair).inner
+		inner.RingDoorbell()
+		if err := inner.Modify(0, &qp.Attr{State: qp.Err}, qp.AttrState); err != nil {
+			t.Error(err)
+		}
+		for _, c := range p.dev.pending {
+			want = append(want, c.user)
+		}
+	})
+	if len(want) != 2 {
+		t.Fatalf("CQs %v complete in the step, want two", want)
+	}
+	for _, w := range want {
+		if ev := le.Uint64(p.read(int(fd), 8)); ev != w {
+			t.Errorf("event of CQ %d, want that of CQ %d", ev, w)
+		}
+	}
+}
+
 // takeBack reads a limited number of events: a program may write to its channel without end.
 func TestEventsWithoutEnd(t *testing.T) {
 	const size, extra = 8, 512

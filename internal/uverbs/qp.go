@@ -145,7 +145,7 @@ func (q *queuePair) create(typ roce.QPType, sendDepth, recvDepth uint32) syscall
 	conf := roce.QPConfig{Type: typ, SendCQ: q.sendCQ.cq, RecvCQ: q.recvCQ.cq,
 		SendDepth: min(q.sq.depth(), engineDepth), RecvDepth: 1,
 		MaxSendSGE: int(q.maxSendSGE), MaxRecvSGE: int(q.maxRecvSGE),
-		MaxInline: int(q.maxInline), SignalAll: q.sigAll}
+		MaxInline: int(q.maxInline), SignalAll: q.sigAll, AckFirst: true}
 	if q.srq != nil {
 		conf.SRQ = q.srq.srq
 	}

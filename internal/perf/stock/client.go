@@ -55,7 +55,7 @@ func newClient(
 	}
 	t.All, t.Duration = o.All, o.Duration
 	cfg := p.SessionConfig()
-	cfg.GID, cfg.Bytes = gid, max(cfg.Bytes, pageBytes)
+	cfg.GID, cfg.Bytes, cfg.AckFirst = gid, max(cfg.Bytes, pageBytes), true
 	s, err := session.New(dev, server.local, cfg)
 	if err != nil {
 		return nil, err

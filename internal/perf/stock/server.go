@@ -136,6 +136,7 @@ func (s *Server) serve(ctx context.Context, p peer, msgs *perftest.Server, a *ac
 	var err error
 	v.s, release, err = session.NewWithin(s.Budget, s.Dev, p.local, p.remote, session.Config{
 		MaxQPs: maxQPs, SendDepth: 2 * maxReplies, RecvDepth: recvDepth, Shared: true, GID: s.GID,
+		AckFirst: true, // for ib_send_lat -e
 		// WRITEs go to the first half, which is watched, and SENDs to the second
 		Bytes: 2 * v.bytes,
 	})
