@@ -50,6 +50,7 @@ const (
 	eventRejected        = 8
 	eventEstablished     = 9
 	eventDisconnected    = 10
+	eventDeviceRemoval   = 11
 	eventMulticastJoin   = 12
 	eventTimeWaitExit    = 15
 )

@@ -44,6 +44,10 @@ var responds = map[uint32]bool{cmdCreateID: true, cmdDestroyID: true, cmdBindIP:
 	cmdQueryRoute: true, cmdInitQPAttr: true, cmdJoinIPMcast: true, cmdLeaveMcast: true,
 	cmdMigrateID: true}
 
+// needDevice are the commands that fail once the device does not work any more.
+var needDevice = map[uint32]bool{cmdBindIP: true, cmdResolveIP: true, cmdResolveRoute: true,
+	cmdConnect: true, cmdListen: true, cmdAccept: true, cmdInitQPAttr: true, cmdJoinIPMcast: true}
+
 // Write executes the command that a program writes: n bytes at addr.
 func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 	if n < headerSize {
@@ -63,8 +67,11 @@ func (f *File) Write(c Caller, addr, n uint64) (int64, syscall.Errno) {
 		return f.getEvent(c, q)
 	}
 	h := handlers[code]
-	if h == nil {
+	switch {
+	case h == nil:
 		return 0, syscall.ENOSYS
+	case needDevice[code] && f.dev.dev.Err() != nil:
+		return 0, syscall.ENODEV
 	}
 	var to uint64
 	if responds[code] {

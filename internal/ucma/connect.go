@@ -160,6 +160,7 @@ func (q *command) accept(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 		return nil, syscall.EINVAL
 	}
 	if err := i.reply(now, m, &p); err != nil {
+		_ = i.decline(now, m, cm.ReasonConsumer, nil) // as the kernel does
 		return nil, errno(err)
 	}
 	i.uid, i.state, i.qpn = uid, connected, p.qpn
@@ -192,14 +193,19 @@ func (q *command) reject(now cm.Time, m *cm.CM) ([]byte, syscall.Errno) {
 	}
 	q.in.Skip(2)
 	private := q.in.Bytes(privateSize)[:n]
-	switch {
-	case no != 0:
+	if no != 0 {
 		return nil, no
-	case i.request != nil && i.datagram():
-		return nil, errno(m.ReplySIDR(now, i.comm, &cm.SIDRReply{Status: cm.SIDRRejected,
-			PrivateData: private}))
 	}
-	return nil, errno(m.Reject(now, i.comm, reason, nil, private))
+	return nil, errno(i.decline(now, m, reason, private))
+}
+
+// decline refuses a request, or a response.
+func (i *id) decline(now cm.Time, m *cm.CM, reason cm.Reason, private []byte) error {
+	if i.request != nil && i.datagram() {
+		return m.ReplySIDR(now, i.comm, &cm.SIDRReply{Status: cm.SIDRRejected,
+			PrivateData: private})
+	}
+	return m.Reject(now, i.comm, reason, nil, private)
 }
 
 // disconnect ends a connection. If the peer has ended it already, there is nothing to do, nor for

@@ -3,6 +3,8 @@ package ucma
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -29,7 +31,9 @@ type Device struct {
 	guid [8]byte
 	busy sync.WaitGroup // address lookups and deliveries of events
 	ctx  context.Context
-	stop context.CancelFunc // ends address lookups
+	stop context.CancelFunc // ends address lookups and watch
+
+	watcher sync.WaitGroup
 
 	// Owner of the loop only.
 	files  map[*File]struct{}
@@ -46,7 +50,23 @@ func NewDevice(dev *roce.Device, guid [8]byte) *Device {
 	d := &Device{dev: dev, guid: guid, files: map[*File]struct{}{}, ids: map[uint32]*id{},
 		groups: map[uint32]*group{}, ports: map[portKey][]*id{}}
 	d.ctx, d.stop = context.WithCancel(context.Background())
+	d.watcher.Go(d.watch)
 	return d
+}
+
+// watch tells programs when the device stops working.
+func (d *Device) watch() {
+	select {
+	case <-d.ctx.Done():
+		return
+	case <-d.dev.Done():
+	}
+	_ = d.do(func(cm.Time, *cm.CM) syscall.Errno {
+		for _, h := range slices.Sorted(maps.Keys(d.ids)) {
+			d.ids[h].removed()
+		}
+		return 0
+	})
 }
 
 // do runs f as the owner of the loop, then handles the events that it causes. It returns EIO if the
@@ -97,6 +117,7 @@ func (d *Device) Close() error {
 	}
 	d.stop()
 	d.busy.Wait()
+	d.watcher.Wait()
 	return nil
 }
 

@@ -141,6 +141,15 @@ func (i *id) push(e event) {
 	i.file.push(&e)
 }
 
+// removed reports that the device does not work any more, also to listeners on any address, to
+// which the kernel does not: there is no other device. Owner only.
+func (i *id) removed() {
+	used := i.state != idle || i.bound
+	if used && (i.request == nil || i.uid != 0) {
+		i.push(event{kind: eventDeviceRemoval})
+	}
+}
+
 // portKey names a port.
 type portKey struct {
 	space uint16

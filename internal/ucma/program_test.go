@@ -89,6 +89,13 @@ func pair(t testing.TB) [2]*program { t.Helper(); return pairOn(t, testbed.Confi
 // pairOn returns programs on the devices of a testbed.
 func pairOn(t testing.TB, c testbed.Config) [2]*program {
 	t.Helper()
+	p, _ := bedOf(t, c)
+	return p
+}
+
+// bedOf is pairOn that returns the testbed as well.
+func bedOf(t testing.TB, c testbed.Config) ([2]*program, *testbed.Testbed) {
+	t.Helper()
 	bed, err := testbed.New(c)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +108,7 @@ func pairOn(t testing.TB, c testbed.Config) [2]*program {
 		p[i] = &program{t: t, dev: d, mem: new(memory), addr: bed.Addr(i, 0).Addr()}
 		p[i].open()
 	}
-	return p
+	return p, bed
 }
 
 // open opens another event channel, which further commands use.

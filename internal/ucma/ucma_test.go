@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/nldev"
+	"github.com/gorxe/gorxe/internal/testbed"
 	"github.com/gorxe/gorxe/roce/cm"
 )
 
@@ -145,6 +147,17 @@ func TestReject(t *testing.T) {
 	}
 	p[1].destroy(id)
 
+	// An ACCEPT that fails refuses the request.
+	failing := p[0].resolve(3, psTCP, p[1])
+	p[0].connect(failing, testParam)
+	id = p[1].next(eventConnectRequest).id
+	p[1].fails(syscall.EINVAL, cmdAccept, enc(uint64(5),
+		connParam{qpn: 88, private: make([]byte, cm.REPPrivateLen+1)}, id, make([]byte, 12)), 0)
+	if e := p[0].next(eventRejected); e.status != int32(cm.ReasonConsumer) {
+		t.Errorf("REJECTED after a failed ACCEPT with status %d, want %d", e.status,
+			cm.ReasonConsumer)
+	}
+
 	other := p[0].create(4, psTCP)
 	p[0].do(cmdResolveIP, enc(netip.AddrPort{}, netip.AddrPortFrom(p[1].addr, 99), other,
 		uint32(2000)), 0)
@@ -155,6 +168,31 @@ func TestReject(t *testing.T) {
 	if e := p[0].next(eventRejected); e.status != int32(cm.ReasonInvalidServiceID) {
 		t.Errorf("REJECTED without a listener with status %d, want %d", e.status,
 			cm.ReasonInvalidServiceID)
+	}
+}
+
+// When the device stops working, the program gets an event for each ID that uses it, as after the
+// removal of a device, and can still destroy the IDs.
+func TestRemoval(t *testing.T) {
+	p, bed := bedOf(t, testbed.Config{})
+	p[0].create(9, psTCP) // does not use the device
+	_, passive := established(t, p[0], p[1])
+	listener := p[1].listen(4, psUDP)
+	if err := bed.Port[1].Close(); err != nil {
+		t.Fatal(err)
+	}
+	var uids []uint64
+	for len(uids) < 3 {
+		uids = append(uids, p[1].next(eventDeviceRemoval).uid)
+	}
+	if slices.Sort(uids); !slices.Equal(uids, []uint64{1, 3, 4}) {
+		t.Errorf("DEVICE_REMOVAL for the IDs %d, want 1 (listener), 3 and 4 (listener)", uids)
+	}
+	p[1].destroy(passive)
+	p[1].destroy(listener)
+	p[1].fails(syscall.ENODEV, cmdListen, enc(p[1].create(5, psTCP), uint32(1)), 0)
+	if p[0].readable() {
+		t.Errorf("event %v of the other device", p[0].f.events[0].kind)
 	}
 }
 

@@ -12,14 +12,15 @@ import (
 // Types of asynchronous events (ib_event_type).
 const (
 	eventCQErr       = 0
+	eventQPFatal     = 1
 	eventDeviceFatal = 8
 	eventSRQLimit    = 15
 )
 
 var eventTypes = map[roce.EventKind]uint32{
-	roce.EventQPFatal: 1, roce.EventQPReqErr: 2, roce.EventQPAccessErr: 3, roce.EventCommEst: 4,
-	roce.EventSQDrained: 5, roce.EventDeviceFatal: eventDeviceFatal, roce.EventPortActive: 9,
-	roce.EventPortErr: 10, roce.EventLastWQE: 16, roce.EventGIDChange: 18,
+	roce.EventQPFatal: eventQPFatal, roce.EventQPReqErr: 2, roce.EventQPAccessErr: 3,
+	roce.EventCommEst: 4, roce.EventSQDrained: 5, roce.EventDeviceFatal: eventDeviceFatal,
+	roce.EventPortActive: 9, roce.EventPortErr: 10, roce.EventLastWQE: 16, roce.EventGIDChange: 18,
 }
 
 // channel carries events to the program: a pipe, which the program reads without interception. This

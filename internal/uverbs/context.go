@@ -100,6 +100,8 @@ var errnos = []struct {
 	{roce.ErrUnreachable, syscall.EHOSTUNREACH},
 	{roce.ErrClosed, syscall.EIO},
 	{roce.ErrGone, syscall.EIO},
+	{roce.ErrServiceEnded, syscall.EIO},
+	{roce.ErrMemoryFault, syscall.EIO},
 }
 
 func errno(err error) syscall.Errno {

@@ -237,11 +237,22 @@ func (q *completionQueue) notifyProgram() {
 	}
 }
 
-// overflow reports once that completions are lost.
+// overflow reports once that completions are lost. The QPs of the CQ go to ERR (IBA 10.2.2.3),
+// whether the ring or the engine's queue was full.
 func (q *completionQueue) overflow() {
-	if !q.overrun {
-		q.overrun = true
-		q.c.event(q.user, eventCQErr)
+	if q.overrun {
+		return
+	}
+	q.overrun = true
+	q.c.event(q.user, eventCQErr)
+	for _, p := range q.c.dev.queues {
+		if p.sendCQ != q && p.recvCQ != q || p.inner.State() == qp.Err {
+			continue
+		}
+		if p.inner.Modify(0, &qp.Attr{State: qp.Err}, qp.AttrState) == nil &&
+			p.c.event(p.user, eventQPFatal) {
+			p.events.Add(1)
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"bytes"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -157,6 +158,46 @@ func TestOrderOfEvents(t *testing.T) {
 			t.Errorf("event of CQ %d, want that of CQ %d", ev, w)
 		}
 	}
+}
+
+// A full CQ breaks its QPs, also if completions come one by one, so that only the ring is full.
+func TestFullCQ(t *testing.T) {
+	both := pair(t, testbed.Config{})
+	p, peer := both[0], both[1].setup(2, 4096)
+	fd := p.async()
+	q := p.setup(2, 4096)
+	small, ring := p.cq(2, -1, 9)
+	out, info := p.do(cmdCreateQP,
+		enc(uint64(0), uint64(7), q.pd, small, small, uint32(0), uint32(20),
+			uint32(20), uint32(2), uint32(2), uint32(64), uint8(0), uint8(2), uint8(0), uint8(0)),
+		32,
+		32)
+	q.qp, q.qpn = le.Uint32(out), le.Uint32(out[4:])
+	q.rq, q.sq = q.mmap(info), q.mmap(info[16:])
+	q.connect(peer, 2)
+	peer.connect(q, 2)
+	own := p.ctx.objects[q.qp].(*queuePair)
+	remote := mr.AddrOf(peer.mem)
+	for id := range uint64(5) {
+		q.post(q.sendWR(id, 0, sendSignaled, remote, uint64(peer.rkey), 8))
+		for done, end := false, time.Now().Add(20*time.Second); !done; {
+			p.dev.do(func() { done = own.sq.waiting() == 0 && own.inner.SQLen() == 0 })
+			if time.Now().After(end) {
+				t.Fatalf("work request %d does not complete", id)
+			}
+		}
+	}
+	var kinds []uint32
+	for range 2 {
+		kinds = append(kinds, le.Uint32(p.read(fd, 16)[8:]))
+	}
+	if !slices.Equal(kinds, []uint32{eventCQErr, eventQPFatal}) {
+		t.Errorf("asynchronous events %d, want CQ_ERR and QP_FATAL", kinds)
+	}
+	if s := own.inner.State(); s != qp.Err {
+		t.Errorf("the QP is in state %v, want ERR", s)
+	}
+	want(t, p.wait(ring), 0, 0, 1)
 }
 
 // takeBack reads a limited number of events: a program may write to its channel without end.

@@ -93,7 +93,7 @@ func mtuCode(m roce.MTU) uint8 {
 func (c *Context) putPort(e *abi.Encoder) {
 	info := c.dev.dev.Info()
 	state, phys := uint8(portActive), uint8(physLinkUp)
-	if !info.Up {
+	if !info.Up || c.dev.dev.Err() != nil {
 		state, phys = portDown, physDisabled
 	}
 	e.U32(portCaps, qp.MaxMessage, 0, 0, gidTableLen)
