@@ -75,6 +75,8 @@ const firstMember = 20 * time.Second
 // serve runs the service until its last member has left. It writes a line to report when programs
 // can join, and closes report.
 func serve(ctx context.Context, name, path, version string, report io.WriteCloser) (err error) {
+	// Otherwise tools like ss show the process as "exe", because it was started as /proc/self/exe.
+	_ = os.WriteFile("/proc/self/comm", []byte("gorxe"), 0)
 	unlock := func(bool) {}
 	defer func() { unlock(true) }() // after the service has ended
 	s, err := service.New(path, service.Options{})
