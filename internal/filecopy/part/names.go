@@ -68,18 +68,38 @@ func Temporary(name string) (id uint64, ok bool) {
 // RemoveLeft removes a temporary file, and the journal beside it, for which no session has a use
 // any more. It fails with ErrBusy if one writes the file.
 func RemoveLeft(dir *os.Root, name string) error {
+	return left(dir, name, func(p *Part) error {
+		if err := p.removeOld(); err != nil || name == p.temp {
+			return err
+		}
+		// A part that is there now is new, and so may be its journal.
+		if _, err := dir.Lstat(p.temp); !errors.Is(err, fs.ErrNotExist) {
+			return errors.Join(ErrBusy, err)
+		}
+		return safefile.Remove(dir, name)
+	})
+}
+
+// Free returns ErrBusy if RemoveLeft would do so. It removes nothing.
+func Free(dir *os.Root, name string) error {
+	return left(dir, name, func(p *Part) error {
+		f, err := p.openOld()
+		switch {
+		case err == nil:
+			return f.Close()
+		case errors.Is(err, fs.ErrNotExist) || errors.Is(err, safefile.ErrUnsafe):
+			return nil
+		}
+		return err
+	})
+}
+
+// left calls f for the part to which a temporary file belongs.
+func left(dir *os.Root, name string, f func(*Part) error) error {
 	id, ok := Temporary(name)
 	if !ok {
 		return fs.ErrInvalid
 	}
 	defer lockID(id)()
-	p := &Part{dir: dir, temp: name[:len(prefix)+idDigits] + partSuffix}
-	if err := p.removeOld(); err != nil || name == p.temp {
-		return err
-	}
-	// A part that is there now is new, and so may be its journal.
-	if _, err := dir.Lstat(p.temp); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(ErrBusy, err)
-	}
-	return safefile.Remove(dir, name)
+	return f(&Part{dir: dir, temp: name[:len(prefix)+idDigits] + partSuffix})
 }

@@ -97,22 +97,31 @@ func (p *Part) lock(f *os.File) error {
 	return nil
 }
 
-// removeOld removes the temporary files of an earlier run.
-func (p *Part) removeOld() error {
+// openOld opens and locks the temporary file of an earlier run. It fails with ErrBusy if a session
+// writes it, and with ErrUnsafe if it is not a file of this package.
+func (p *Part) openOld() (*os.File, error) {
 	f, err := safefile.Open(p.dir, p.temp, os.O_RDWR)
 	if errors.Is(err, fs.ErrPermission) { // it has the permissions of the complete file already
 		f, err = safefile.Open(p.dir, p.temp, os.O_RDONLY)
 	}
+	if err != nil {
+		return nil, err
+	}
+	if err := p.lock(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// removeOld removes the temporary files of an earlier run.
+func (p *Part) removeOld() error {
+	f, err := p.openOld()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err == nil:
-		err = p.lock(f)
 		defer f.Close()
-	case errors.Is(err, safefile.ErrUnsafe):
-		err = nil // not a file of ours: Remove does not follow links
-	}
-	if err != nil {
+	case !errors.Is(err, safefile.ErrUnsafe): // Remove does not follow links
 		return err
 	}
 	journal := strings.TrimSuffix(p.temp, partSuffix) + journalSuffix

@@ -59,8 +59,8 @@ func (r *remover) prune(seen []uint64) {
 			r.list(gone)
 			return
 		}
-		if _, keep := slices.BinarySearch(r.kept, id); temporary && !keep && !r.c.DryRun {
-			r.removeLeft(root, e.Name())
+		if _, keep := slices.BinarySearch(r.kept, id); temporary && !keep {
+			r.removeLeft(root, r.top.Dir, e.Name())
 		}
 	})
 	if err != nil {
@@ -68,13 +68,20 @@ func (r *remover) prune(seen []uint64) {
 	}
 }
 
-// removeLeft removes a temporary file of a name that is finished: an earlier run has left it for a
-// file that did not need it any more.
-func (r *remover) removeLeft(root *os.Root, name string) {
-	err := part.RemoveLeft(root, name)
-	if err != nil && !errors.Is(err, part.ErrBusy) {
-		r.fail(r.top.Join(name), reason(err))
+// removeLeft removes a temporary file that an earlier run has left: its name is finished, or the
+// source does not have it. It reports whether nothing remains. Nobody has stored these files under
+// their names, so they are neither listed nor counted. One that a session writes stays.
+func (r *remover) removeLeft(root *os.Root, d *dirs.Dir, name string) bool {
+	err := error(nil)
+	if r.c.DryRun {
+		err = part.Free(root, name)
+	} else {
+		err = part.RemoveLeft(root, name)
 	}
+	if err != nil && !errors.Is(err, part.ErrBusy) {
+		r.fail(d.Join(name), reason(err))
+	}
+	return err == nil
 }
 
 // each calls f for the entries of a directory.
@@ -109,6 +116,9 @@ func (r *remover) each(d *dirs.Dir, f func(root *os.Root, e fs.DirEntry)) error 
 func (r *remover) remove(root *os.Root, d *dirs.Dir, e fs.DirEntry, gone *[]string) bool {
 	if !r.c.Rules.Includes(d.Join(e.Name()), e.IsDir()) {
 		return false
+	}
+	if _, temporary := part.Temporary(e.Name()); temporary && !e.IsDir() {
+		return r.removeLeft(root, d, e.Name())
 	}
 	if e.IsDir() {
 		var below []string
