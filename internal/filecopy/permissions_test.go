@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -114,6 +115,43 @@ func TestDeleteInClosedDirectories(t *testing.T) {
 			t.Errorf("%s has %q, %v, want f.o", dir, list, err)
 		}
 	}
+}
+
+// Attributes of a directory of another user, in which files may be stored, cannot be set. That is an
+// error: the source's files could be readable by more users than at the source.
+func TestForeignDirectory(t *testing.T) {
+	const variable = "GORXE_TEST_FOREIGN"
+	past := time.Unix(1e9, 0)
+	if os.Geteuid() == 0 {
+		dir, err := os.MkdirTemp("/tmp", "gorxe-foreign-")
+		must(t, err, os.Chmod(dir, 0o777))
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		for _, name := range []string{"private", "time", "same"} {
+			path := filepath.Join(dir, name)
+			must(t, os.Mkdir(path, 0o700), os.Chmod(path, 0o777), os.Chtimes(path, past, past))
+		}
+		t.Setenv(variable, dir)
+	}
+	if byNobody(t) {
+		return
+	}
+	j := newJob(t)
+	if j.to = os.Getenv(variable); j.to == "" {
+		t.Skip("only root can create directories of another user")
+	}
+	for name, perm := range map[string]os.FileMode{"private": 0o700, "time": 0o777, "same": 0o777} {
+		path := filepath.Join(j.from, name)
+		must(t, os.Mkdir(path, 0o700), os.Chmod(path, perm))
+		if name != "same" {
+			write(t, path+"/f", 100, 1)
+		}
+		must(t, os.Chtimes(path, past, past))
+	}
+	j.fails(map[string]string{
+		"private": "its permissions stay 0777 instead of 0700: operation not permitted: set it as",
+		"time":    "its modification time was not set: operation not permitted",
+	})
+	sameFile(t, j.from+"/private/f", j.to+"/private/f")
 }
 
 // What --delete cannot delete is an error, which the source is told.

@@ -197,25 +197,33 @@ func (s *Sink) setAttributes(n *node) error {
 		}
 		return nil
 	}
-	err = setTime(root, n.Mtime)
-	// The permissions come last: without search permission, the time cannot be set.
-	if perm := fs.FileMode(n.Perm); err == nil && (n.made || n.opened || perm != n.perm.Perm()) {
-		err = setPerm(root, perm)
-	}
-	if errors.Is(err, fs.ErrPermission) && !n.made {
-		return nil // a directory of another user, in which files may be stored
-	}
-	return err
-}
-
-// setPerm sets the permissions of a directory. It keeps setgid, which a directory may have
-// inherited so that its files belong to a group, and the sticky bit.
-func setPerm(root *os.Root, perm fs.FileMode) error {
 	info, err := root.Stat(".")
 	if err != nil {
 		return err
 	}
-	return root.Chmod(".", perm|info.Mode()&attributes&^fs.ModePerm)
+	late := setTime(root, n.Mtime)
+	// The permissions come last: without search permission, the time cannot be set.
+	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm.Perm() {
+		// Setgid, which a directory may have inherited so that its files belong to a group, and the
+		// sticky bit stay.
+		err := root.Chmod(".", perm|info.Mode()&attributes&^fs.ModePerm)
+		if err != nil {
+			return fmt.Errorf("its permissions stay %04o instead of %04o: %w", info.Mode().Perm(),
+				perm, notSet(err))
+		}
+	}
+	if late != nil && !sameTime(info.ModTime(), n.Mtime) {
+		return fmt.Errorf("its modification time was not set: %w", notSet(late))
+	}
+	return nil
+}
+
+// notSet says what to do about an attribute of a directory that could not be set.
+func notSet(err error) error {
+	if errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("%w: set it as the owner of the directory", reason(err))
+	}
+	return reason(err)
 }
 
 // setTime sets the modification time of a directory.
