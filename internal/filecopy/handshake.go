@@ -234,9 +234,9 @@ func receiveRequest(ctx context.Context, conn Messenger) (data []byte, err error
 	}
 }
 
-// Accept tells the client that the copy begins. single is that of record.Ready.
-func (o *Offer) Accept(ctx context.Context, single bool) error {
-	r := record.Ready{Proof: o.t.proof(serverRole), Single: single}
+// Accept tells the client that the copy begins. It sets the proof in r.
+func (o *Offer) Accept(ctx context.Context, r record.Ready) error {
+	r.Proof = o.t.proof(serverRole)
 	return o.conn.SendMessage(ctx, r.Append(nil))
 }
 

@@ -87,7 +87,7 @@ func TestHandshake(t *testing.T) {
 			go func() {
 				var err error
 				if offer, err = filecopy.Serve(ctx, b, c.server); err == nil {
-					err = offer.Accept(ctx, true)
+					err = offer.Accept(ctx, record.Ready{Single: true})
 				}
 				served <- err
 				if err != nil {

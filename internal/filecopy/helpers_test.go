@@ -109,10 +109,7 @@ func (j *job) run() *outcome {
 	}
 	defer root.Close()
 	single := len(c.Paths) == 1 && c.Paths[0].Single()
-	k.Dir, k.Rename, err = sink.Target(root, j.target, single, k.DryRun)
-	if err != nil {
-		j.t.Fatal(err)
-	}
+	must(j.t, k.Target(root, j.target, single, source.Top(c.Paths)))
 	if k.Dir != nil {
 		defer k.Dir.Close()
 	}

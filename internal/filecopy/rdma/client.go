@@ -101,10 +101,10 @@ func (c *Client) sent(ctx context.Context, err error) error {
 	return errors.Join(err, finish(ctx, c.conn), c.conn.Close())
 }
 
-// Pull receives files. target returns where they are stored; single is that of record.Request.
+// Pull receives files. target returns where they are stored, for the server's answer.
 // progress, if set, is called with the Sink before it runs.
 func (c *Client) Pull(
-	ctx context.Context, r *record.Request, target func(single bool) (sink.Config, error),
+	ctx context.Context, r *record.Request, target func(*record.Ready) (sink.Config, error),
 	progress func(*sink.Sink),
 ) (sum record.Summary, err error) {
 	ready, err := c.connect(ctx, r)
@@ -113,7 +113,7 @@ func (c *Client) Pull(
 	}
 	var cfg sink.Config
 	if err == nil {
-		cfg, err = target(ready.Single)
+		cfg, err = target(ready)
 	}
 	if err == nil {
 		s := sink.New(newConn(c.conn), cfg)

@@ -135,15 +135,14 @@ func (s *Server) push(ctx context.Context, c *rftp.Conn, o *filecopy.Offer, r *R
 		cfg.Failed = func(path string, err error) { s.Failed(c, path, err) }
 	}
 	if s.Stdout == nil {
-		cfg.Dir, cfg.Rename, err = sink.Target(s.Root, o.Target, o.Single, o.DryRun)
-		if err != nil {
+		if err = cfg.Target(s.Root, o.Target, o.Single, o.Top); err != nil {
 			return err
 		}
 		if cfg.Dir != nil {
 			defer cfg.Dir.Close()
 		}
 	}
-	if err := errors.Join(c.Grant(), o.Accept(ctx, o.Single)); err != nil {
+	if err := errors.Join(c.Grant(), o.Accept(ctx, record.Ready{Single: o.Single})); err != nil {
 		return err
 	}
 	r.Accepted = true
@@ -183,7 +182,9 @@ func (s *Server) pull(ctx context.Context, c *rftp.Conn, o *filecopy.Offer, r *R
 	if s.Ignored != nil {
 		cfg.Ignored = func(path, kind string) { s.Ignored(c, path, kind) }
 	}
-	if err := o.Accept(ctx, len(cfg.Paths) == 1 && cfg.Paths[0].Single()); err != nil {
+	ready := record.Ready{Single: len(cfg.Paths) == 1 && cfg.Paths[0].Single(),
+		Top: source.Top(cfg.Paths)}
+	if err := o.Accept(ctx, ready); err != nil {
 		return err
 	}
 	r.Accepted = true

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // ErrFormat means that a peer has sent bytes that are not valid in this protocol.
@@ -81,6 +82,44 @@ func (f *fields) text(limit int) string {
 		return ""
 	}
 	return string(f.take(int(n)))
+}
+
+// Attributes are those of a file or directory that a copy preserves.
+type Attributes struct {
+	Perm  uint16 // permission bits
+	Mtime time.Time
+}
+
+// Limits of times, in seconds: years 1 to 9999.
+const minTime, maxTime = -62135596800, 253402300799
+
+func (f *fields) attributes() (a Attributes) {
+	a.Perm = f.u16() & 0o777
+	sec, nsec := int64(f.u64()), f.u32()
+	a.Mtime = time.Unix(min(max(sec, minTime), maxTime), int64(nsec%1e9))
+	return a
+}
+
+func appendAttributes(b []byte, a *Attributes) []byte {
+	b = binary.BigEndian.AppendUint16(b, a.Perm)
+	b = binary.BigEndian.AppendUint64(b, uint64(a.Mtime.Unix()))
+	return binary.BigEndian.AppendUint32(b, uint32(a.Mtime.Nanosecond()))
+}
+
+// optional decodes attributes that may be missing: nil.
+func (f *fields) optional(present bool) *Attributes {
+	if !present {
+		return nil
+	}
+	a := f.attributes()
+	return &a
+}
+
+func appendOptional(b []byte, a *Attributes) []byte {
+	if a == nil {
+		return b
+	}
+	return appendAttributes(b, a)
 }
 
 // end returns an error if the fields were not complete or if something follows them.

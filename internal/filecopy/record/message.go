@@ -120,6 +120,9 @@ type Request struct {
 	Sources []string // paths of the server below its directory; for a pull
 	Rules   []Rule
 	Limit   uint64 // bytes per second that a pull may use; 0: no limit
+	// Top has the attributes of the directory whose contents a push sends into the target, if there
+	// is one such source. A target that does not exist gets them. That of a pull is in Ready.
+	Top *Attributes
 }
 
 const (
@@ -127,12 +130,14 @@ const (
 	requestDelete
 	requestDryRun
 	requestSingle
+	requestTop
 )
 
 // Append appends the request, without the kind of the message.
 func (r *Request) Append(b []byte) []byte {
 	flags := flag(r.Pull)*requestPull | flag(r.Delete)*requestDelete |
-		flag(r.DryRun)*requestDryRun | flag(r.Single)*requestSingle
+		flag(r.DryRun)*requestDryRun | flag(r.Single)*requestSingle |
+		flag(r.Top != nil)*requestTop
 	b = append(b, flags, byte(r.Overwrite))
 	b = binary.BigEndian.AppendUint64(b, r.Limit)
 	b = appendText(b, r.Target)
@@ -144,7 +149,7 @@ func (r *Request) Append(b []byte) []byte {
 	for _, rule := range r.Rules {
 		b = appendText(append(b, flag(rule.Exclude)), rule.Pattern)
 	}
-	return b
+	return appendOptional(b, r.Top)
 }
 
 // ParseRequest decodes a request.
@@ -163,6 +168,7 @@ func ParseRequest(data []byte) (*Request, error) {
 		exclude := f.u8() != 0
 		r.Rules = append(r.Rules, Rule{exclude, f.text(maxPattern)})
 	}
+	r.Top = f.optional(flags&requestTop != 0)
 	if r.Overwrite > Never {
 		return nil, formatError("overwrite mode %d", r.Overwrite)
 	}
@@ -184,18 +190,27 @@ func (r *Request) Check() error {
 type Ready struct {
 	Proof  [ProofSize]byte // the server knows the token
 	Single bool            // Request.Single of a pull
+	Top    *Attributes     // Request.Top of a pull
 }
+
+const (
+	readySingle = 1 << iota
+	readyTop
+)
 
 // Append appends the message.
 func (r *Ready) Append(b []byte) []byte {
-	return append(append(append(b, byte(MessageReady)), r.Proof[:]...), flag(r.Single))
+	b = append(append(b, byte(MessageReady)), r.Proof[:]...)
+	b = append(b, flag(r.Single)*readySingle|flag(r.Top != nil)*readyTop)
+	return appendOptional(b, r.Top)
 }
 
 // ParseReady decodes the contents of a Ready message.
 func ParseReady(msg []byte) (r Ready, err error) {
 	f := fields{data: msg}
 	copy(r.Proof[:], f.take(ProofSize))
-	r.Single = f.u8() != 0
+	flags := f.u8()
+	r.Single, r.Top = flags&readySingle != 0, f.optional(flags&readyTop != 0)
 	return r, f.end("the answer")
 }
 

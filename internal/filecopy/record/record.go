@@ -103,9 +103,7 @@ func AppendEntry(b []byte, e *Entry) []byte {
 	b = binary.BigEndian.AppendUint64(b, e.Number)
 	b = binary.BigEndian.AppendUint64(b, e.Parent)
 	b = append(b, byte(e.Kind), flag(e.Sparse))
-	b = binary.BigEndian.AppendUint16(b, e.Perm)
-	b = binary.BigEndian.AppendUint64(b, uint64(e.Mtime.Unix()))
-	b = binary.BigEndian.AppendUint32(b, uint32(e.Mtime.Nanosecond()))
+	b = appendAttributes(b, &Attributes{e.Perm, e.Mtime})
 	b = binary.BigEndian.AppendUint64(b, uint64(e.Size))
 	b = binary.BigEndian.AppendUint64(b, e.Version)
 	b = binary.BigEndian.AppendUint16(b, uint16(len(e.Name)))
@@ -116,15 +114,12 @@ func AppendEntry(b []byte, e *Entry) []byte {
 // EntryLen returns the size of an entry's record.
 func EntryLen(e *Entry) int { return headerSize + entrySize + len(e.Name) + len(e.Link) }
 
-// Limits of times, in seconds: years 1 to 9999.
-const minTime, maxTime = -62135596800, 253402300799
-
 func parseEntry(body []byte) (*Entry, error) {
 	f := fields{data: body}
 	e := &Entry{Number: f.u64(), Parent: f.u64(), Kind: Kind(f.u8())}
 	e.Sparse = f.u8()&1 != 0
-	e.Perm = f.u16() & 0o777
-	sec, nsec := int64(f.u64()), f.u32()
+	a := f.attributes()
+	e.Perm, e.Mtime = a.Perm, a.Mtime
 	size := f.u64()
 	e.Version = f.u64()
 	name, link := f.u16(), f.u16()
@@ -136,7 +131,6 @@ func parseEntry(body []byte) (*Entry, error) {
 		return nil, formatError("a file of %d bytes", size)
 	}
 	e.Size = int64(size)
-	e.Mtime = time.Unix(min(max(sec, minTime), maxTime), int64(nsec%1e9))
 	return e, nil
 }
 

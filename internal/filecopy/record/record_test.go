@@ -89,10 +89,11 @@ func TestAnswers(t *testing.T) {
 func TestMessages(t *testing.T) {
 	h := Hello{Version: Version, Nonce: [NonceSize]byte{1, 2}}
 	c := Challenge{Version: Version, Token: true, Nonce: [NonceSize]byte{3}}
-	r := Ready{Proof: [ProofSize]byte{4}, Single: true}
+	r := Ready{Proof: [ProofSize]byte{4}, Single: true, Top: &Attributes{0o750, time.Unix(5, 6)}}
 	s := Summary{1, 2, 3, 4, 5, 6}
 	q := Request{Pull: true, Overwrite: Never, Delete: true, DryRun: true, Single: true, Limit: 9,
-		Target: "t/\n", Sources: []string{"a", ""}, Rules: []Rule{{true, "*.o"}, {false, "x"}}}
+		Target: "t/\n", Sources: []string{"a", ""}, Rules: []Rule{{true, "*.o"}, {false, "x"}},
+		Top: &Attributes{0o700, time.Unix(-1, 2)}}
 	for _, m := range []struct {
 		msg   []byte
 		parse func([]byte) (any, error)

@@ -40,7 +40,9 @@ type Config struct {
 	// Dir is the target directory; nil in a dry run if it does not exist.
 	Dir *os.Root
 	// Rename is the name of the single file; "" keeps the names of the source.
-	Rename    string
+	Rename string
+	// Top, if set, are attributes that Dir gets at the end: it was created for the copy.
+	Top       *record.Attributes
 	Overwrite record.Overwrite
 	Delete    bool
 	DryRun    bool
@@ -176,6 +178,9 @@ func (s *Sink) Run(ctx context.Context) (record.Summary, error) {
 	if err == nil {
 		err = context.Cause(ctx)
 	}
+	if err == nil {
+		err = s.syncTarget()
+	}
 	s.answers.close()
 	sending.Wait()
 	s.dirs.Close()
@@ -184,9 +189,6 @@ func (s *Sink) Run(ctx context.Context) (record.Summary, error) {
 	}
 	sum := s.cleanUp()
 	if err != nil {
-		return sum, err
-	}
-	if err := s.syncTarget(); err != nil {
 		return sum, err
 	}
 	return sum, s.conn.SendMessage(ctx, sum.Append(nil))

@@ -41,11 +41,11 @@ func TestTargetSyncsParents(t *testing.T) {
 		{at("e", "f"), false, base, []string{at("e"), base}},
 	} {
 		files := &opened{refuse: c.refuse}
-		dir, _, err := target(files, c.target, c.single, false)
-		if err != nil {
+		var cfg Config
+		if err := cfg.target(files, c.target, c.single, nil); err != nil {
 			t.Fatal(err)
 		}
-		dir.Close()
+		cfg.Dir.Close()
 		if !slices.Equal(files.names, c.want) {
 			t.Errorf("%s: synced %q, want %q", c.target, files.names, c.want)
 		}

@@ -148,7 +148,9 @@ func (n *node) released() bool {
 func (s *Sink) leaveDir(n *node) {
 	<-n.ready
 	if n.parent == nil {
-		_ = s.prune(n) // the summary counts what was not deleted: there is no entry for an answer
+		if kept := s.prune(n); kept != nil { // which is counted
+			s.answers.add(&record.Answer{Verdict: record.Failed, Text: kept.Error()})
+		}
 		return
 	}
 	if n.err == nil {
@@ -204,10 +206,7 @@ func (s *Sink) setAttributes(n *node) error {
 	late := setTime(root, n.Mtime)
 	// The permissions come last: without search permission, the time cannot be set.
 	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm.Perm() {
-		// Setgid, which a directory may have inherited so that its files belong to a group, and the
-		// sticky bit stay.
-		err := root.Chmod(".", perm|info.Mode()&attributes&^fs.ModePerm)
-		if err != nil {
+		if err := setPerm(root, perm); err != nil {
 			return fmt.Errorf("its permissions stay %04o instead of %04o: %w", info.Mode().Perm(),
 				perm, notSet(err))
 		}
@@ -224,6 +223,16 @@ func notSet(err error) error {
 		return fmt.Errorf("%w: set it as the owner of the directory", reason(err))
 	}
 	return reason(err)
+}
+
+// setPerm sets the permissions of a directory. It keeps setgid, which a directory may have
+// inherited so that its files belong to a group, and the sticky bit.
+func setPerm(root *os.Root, perm fs.FileMode) error {
+	info, err := root.Stat(".")
+	if err != nil {
+		return err
+	}
+	return root.Chmod(".", perm|info.Mode()&attributes&^fs.ModePerm)
 }
 
 // setTime sets the modification time of a directory.
@@ -249,7 +258,7 @@ func (s *Sink) syncDir(root *os.Root) error {
 	return d.Sync()
 }
 
-// syncTarget writes all names in the target directory to disk.
+// syncTarget writes all names in the target directory to disk, and what else belongs to it.
 func (s *Sink) syncTarget() error {
 	if s.c.DryRun {
 		return nil
@@ -259,6 +268,7 @@ func (s *Sink) syncTarget() error {
 		return err
 	}
 	defer d.Close()
+	s.setTop() // may not permit to open it again
 	if s.whole {
 		return unix.Syncfs(int(d.Fd()))
 	}

@@ -63,6 +63,11 @@ func (s *Source) answer(a *record.Answer) error {
 		s.deleted(it, a.Text)
 		return nil
 	}
+	if a.Number == 0 && a.Verdict == record.Failed { // the target directory has no entry
+		s.mu.Unlock()
+		s.report(s.topText(), fmt.Errorf("receiver: %w", errors.New(a.Text)))
+		return nil
+	}
 	if it == nil || a.Verdict == record.Want && it.wanted {
 		s.mu.Unlock()
 		return fmt.Errorf("%w: an answer about entry %d", record.ErrFormat, a.Number)
@@ -103,6 +108,16 @@ func (s *Source) answer(a *record.Answer) error {
 	}
 	s.entries.Add(1)
 	return nil
+}
+
+// topText returns the path of a directory whose contents go to the target directory.
+func (s *Source) topText() string {
+	for _, p := range s.c.Paths {
+		if p.Stream == nil && p.Name == "" {
+			return p.Text
+		}
+	}
+	return "target"
 }
 
 // queue gives an item to the readers. The caller holds mu.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gorxe/gorxe/internal/filecopy/record"
 )
 
 // Path is something to send: a file, a tree, or a stream.
@@ -49,6 +51,19 @@ func (p *Path) Single() bool {
 	}
 	info, err := p.Dir.Lstat(p.Name)
 	return err != nil || !info.IsDir()
+}
+
+// Top returns the attributes of the directory whose contents are sent, nil if that is not the only
+// path.
+func Top(paths []*Path) *record.Attributes {
+	if len(paths) != 1 || paths[0].Stream != nil || paths[0].Name != "" {
+		return nil
+	}
+	info, err := paths[0].Dir.Stat(".")
+	if err != nil {
+		return nil // reading it will fail, too
+	}
+	return &record.Attributes{Perm: uint16(info.Mode().Perm()), Mtime: info.ModTime()}
 }
 
 // onlyDir at the end of a path keeps OpenRoot from waiting for the writer of a FIFO.

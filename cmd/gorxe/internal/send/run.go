@@ -57,7 +57,7 @@ func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 			return err
 		}
 		defer closePaths(paths)
-		req.Single = len(paths) == 1 && paths[0].Single()
+		req.Single, req.Top = len(paths) == 1 && paths[0].Single(), source.Top(paths)
 	}
 	peer, err := f.Device.FindPeer(ctx, p.host)
 	if err != nil {
@@ -219,13 +219,12 @@ func (t *transfer) receive(ctx context.Context, c *rdma.Client, r *report) error
 		}
 	}()
 	received := func() int64 { return 0 } // without holes
-	sum, err := c.Pull(ctx, t.req, func(single bool) (sink.Config, error) {
+	sum, err := c.Pull(ctx, t.req, func(ready *record.Ready) (sink.Config, error) {
 		cfg := sink.Config{Overwrite: t.Replace(), Delete: t.delete, DryRun: t.dryRun,
 			Rules: t.rules, Direct: t.Direct, Failed: r.failed, Deleted: r.deleted,
 			Listed: r.listed}
-		var err error
-		dir, cfg.Rename, err = sink.LocalTarget(t.target, single, t.dryRun)
-		cfg.Dir = dir
+		err := cfg.LocalTarget(t.target, ready.Single, ready.Top)
+		dir = cfg.Dir
 		return cfg, err
 	}, func(s *sink.Sink) {
 		received = s.Received
@@ -270,9 +269,6 @@ func (t *transfer) finish(ctx context.Context, r *report, err error, again bool)
 		what := "copied"
 		if t.delete {
 			what = "copied or deleted"
-		}
-		if r.failedN == 0 && !t.pull { // no entry stands for names in the target directory
-			what += ": the log of the receiver says why"
 		}
 		return fmt.Errorf("%s not %s", cli.Count(r.count(), "path"), what)
 	case err != nil && again:
