@@ -117,8 +117,8 @@ func TestDeleteInClosedDirectories(t *testing.T) {
 	}
 }
 
-// Attributes of a directory of another user, in which files may be stored, cannot be set. That is an
-// error: the source's files could be readable by more users than at the source.
+// Attributes of a directory of another user, in which files may be stored, cannot be set. That is
+// an error: the source's files could be readable by more users than at the source.
 func TestForeignDirectory(t *testing.T) {
 	const variable = "GORXE_TEST_FOREIGN"
 	past := time.Unix(1e9, 0)

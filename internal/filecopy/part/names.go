@@ -23,6 +23,9 @@ const (
 	idDigits      = 16
 )
 
+// Pattern describes the names of incomplete files in messages.
+const Pattern = prefix + "*" + partSuffix
+
 // ID identifies a name. Its temporary files have the ID in their names.
 func ID(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))

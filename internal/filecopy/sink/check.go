@@ -13,9 +13,6 @@ import (
 	"github.com/gorxe/gorxe/internal/filecopy/record"
 )
 
-// minSpaceCheck is the size of the smallest file for which free space is looked up before.
-const minSpaceCheck = 1 << 20
-
 // check decides what happens to a file or link, in a worker.
 func (s *Sink) check(f *file) {
 	<-f.dir.ready
@@ -151,7 +148,7 @@ func (s *Sink) want(f *file) {
 // ask asks for a file that is prepared.
 func (s *Sink) ask(f *file, err error) {
 	if err != nil {
-		f.fail(reason(err), true)
+		f.fail(s.full(f, reason(err)), true)
 		return
 	}
 	f.mu.Lock()
@@ -159,23 +156,6 @@ func (s *Sink) ask(f *file, err error) {
 	have := f.had
 	f.mu.Unlock()
 	s.answers.add(&record.Answer{Number: f.Number, Verdict: record.Want, Have: have})
-}
-
-// space returns an error if a file system has less than n bytes left.
-func space(root *os.Root, n int64) error {
-	d, err := root.Open(".")
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
-		return err
-	}
-	if free := int64(st.Bavail) * st.Bsize; n > free {
-		return fmt.Errorf("%w: %d bytes are needed, %d are free", unix.ENOSPC, n, free)
-	}
-	return nil
 }
 
 // makeLink stores a symbolic link.

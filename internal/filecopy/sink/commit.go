@@ -110,7 +110,7 @@ func (f *file) publish(synced error) {
 		f.skip(record.Exists)
 	case err != nil:
 		// After an error of the disk, nothing that was written can be trusted.
-		f.giveUp(reason(err), synced == nil, whole)
+		f.giveUp(f.sink.full(f, reason(err)), synced == nil, whole)
 	default:
 		f.done(f.end.Size)
 	}

@@ -17,6 +17,7 @@
 //   - tree.go: directories
 //   - check.go: what happens to an entry: wanted, skipped or refused
 //   - lock.go: files that other sessions may write at the same time
+//   - space.go: space that files in progress need
 //   - file.go: files that are being received
 //   - commit.go: syncing and renaming
 //   - remove.go: deleting what the source does not have

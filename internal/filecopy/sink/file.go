@@ -62,6 +62,7 @@ type file struct {
 	last    time.Time       // of the last checkpoint
 	syncing bool            // a checkpoint is being made
 	counted bool            // in Sink.locked
+	claim   claim           // space that it needs
 }
 
 // wanted reports whether the sink has asked for the file.
@@ -100,7 +101,7 @@ func (f *file) prepare() error {
 	if f.Size < minSpaceCheck || f.Sparse {
 		return nil
 	}
-	return space(root, f.Size-f.set.Bytes())
+	return f.claim.take(root, f.Size-f.set.Bytes())
 }
 
 // removeLeft removes what an earlier run has left of a file that has no journal now.
@@ -272,6 +273,7 @@ func (f *file) writeBlock(b *filecopy.Block) error {
 	}
 	if err == nil {
 		err = p.WriteAt(data, e)
+		f.claim.release(e.Length)
 	}
 	f.sink.received.Add(e.Length)
 	return err
@@ -297,7 +299,7 @@ func (f *file) written(err error) {
 	if err != nil {
 		err = f.sink.explain(f, err)
 		protocol := errors.Is(err, record.ErrFormat) || errors.Is(err, extent.ErrOverlap)
-		f.fail(reason(err), !protocol)
+		f.fail(f.sink.full(f, reason(err)), !protocol)
 	}
 	f.mu.Lock()
 	f.writing--
@@ -438,6 +440,7 @@ func (f *file) abandon() {
 	defer f.mu.Unlock()
 	f.keep = f.worthwhile()
 	f.closePart()
+	f.claim.end()
 }
 
 // skip ends a file that is not needed.
@@ -473,6 +476,7 @@ func (s *Sink) resumed(had []extent.Extent) {
 
 // forget removes a file that is finished.
 func (s *Sink) forget(f *file) {
+	f.claim.end()
 	f.uncount()
 	s.mu.Lock()
 	defer s.mu.Unlock()

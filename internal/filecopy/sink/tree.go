@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -39,6 +40,9 @@ type node struct {
 	made   bool        // it did not exist before
 	perm   fs.FileMode // attributes of an existing directory
 	opened bool        // its permissions were changed from perm
+
+	leftOnce  sync.Once // sets leftBytes
+	leftBytes int64     // of temporary files in it, when a disk was full
 
 	// Guarded by Sink.mu:
 	pending  int  // entries that are not finished
