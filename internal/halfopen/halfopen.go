@@ -21,9 +21,20 @@ const (
 	// calmTime is how long after the latest replacement the patience is MaxTime again. Forged
 	// requests that fill all slots can therefore delay honest ones by MaxTime once in calmTime.
 	calmTime = 10 * time.Second
-	// share is the fraction of the slots that one prefix (limit.Prefix) may keep for longer than
-	// the patience.
+	// share is the fraction of the slots that one prefix (limit.Prefix) may take without being a
+	// suspect: a flood of one that has more does not hurry the peers of others.
 	share = 4
+	// slowTime limits what a prefix may take to confirm a connection before its own newer requests
+	// replace it. Its peers may be far away, and the repetition of a lost message takes 1 s.
+	slowTime = 4 * time.Second
+	// trips is how often a prefix may take the time that its latest confirmations took.
+	trips = 4
+	// doubts is how many requests of a prefix are replaced, without a confirmation, before its
+	// earlier confirmations do not count any more: somebody may forge its address.
+	doubts = 8
+	// probes is the number of open requests from which on the oldest one of a prefix is kept for
+	// slowTime. Otherwise no peer of a slow prefix would ever show how long it takes.
+	probes = 8
 	// releaseTime is how long Take waits for the slot of a replaced request before it replaces one
 	// of a prefix that has no more than its share. On a busy machine, a slot may be released late.
 	releaseTime = time.Second
@@ -54,6 +65,33 @@ type group struct {
 	// own is the patience while the prefix has more than its share, so that a flood of one prefix
 	// does not hurry the peers of others.
 	own patience
+	// typical is the mean time of its latest confirmations, the last of them at confirmed.
+	typical   time.Duration
+	confirmed time.Time
+	doubted   int // requests that were replaced since then
+}
+
+// idle reports whether nothing about the prefix need be remembered.
+func (g *group) idle() bool {
+	return g.n == 0 && g.own.calm() && time.Since(g.confirmed) >= calmTime
+}
+
+// confirm records that a peer has confirmed a connection after d.
+func (g *group) confirm(d time.Duration) {
+	if time.Since(g.confirmed) >= calmTime {
+		g.typical = d
+	}
+	g.typical += (d - g.typical) / 4
+	g.confirmed, g.doubted = time.Now(), 0
+}
+
+// needs returns how long the newer requests of the prefix let the older ones wait: what its
+// confirmations take, even if that is longer than the patience.
+func (g *group) needs(p *patience) time.Duration {
+	if g.doubted >= doubts || time.Since(g.confirmed) >= calmTime {
+		return p.allowed()
+	}
+	return max(p.allowed(), min(trips*g.typical, slowTime))
 }
 
 // patience is how long requests are not replaced. It is MaxTime at first. Each replacement reduces
@@ -103,22 +141,22 @@ func New(n int) *Slots {
 	return &Slots{max: n, taken: make(chan struct{}, n), by: map[netip.Prefix]*group{}}
 }
 
-// Take waits for a slot for a request of peer. If there is none, it replaces the oldest request of
-// the prefix that has the most, after MinTime to MaxTime: it calls the stop of that request with
-// ErrReplaced. The slot becomes free when its owner calls Release, which it should do soon. Take
-// fails only if ctx ends.
+// Take takes a slot for a request of peer. While one is free, nothing is replaced. If there is
+// none, Take replaces the oldest request of the prefix that has the most, after MinTime to MaxTime:
+// it calls the stop of that request with ErrReplaced. If peer has that prefix itself, Take also
+// lets the request have the time that confirmations of the prefix take, at most 4 s. The slot
+// becomes free when its owner calls Release, which it should do soon. Take fails only if ctx ends.
 func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCauseFunc) (
 	*Slot, error) {
 	prefix := limit.Prefix(peer)
-	s.replaceOwn(prefix)
-	if err := s.wait(ctx); err != nil {
+	if err := s.wait(ctx, prefix); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.by[prefix]
 	if g == nil {
-		maps.DeleteFunc(s.by, func(_ netip.Prefix, g *group) bool { return g.n == 0 && g.own.calm() })
+		maps.DeleteFunc(s.by, func(_ netip.Prefix, g *group) bool { return g.idle() })
 		g = &group{prefix: prefix}
 		s.by[prefix] = g
 	}
@@ -128,15 +166,15 @@ func (s *Slots) Take(ctx context.Context, peer netip.Addr, stop context.CancelCa
 	return o, nil
 }
 
-// wait waits for a slot.
-func (s *Slots) wait(ctx context.Context) error {
+// wait waits for a slot for a request of a prefix.
+func (s *Slots) wait(ctx context.Context, prefix netip.Prefix) error {
 	for {
 		select {
 		case s.taken <- struct{}{}:
 			return nil
 		default:
 		}
-		retry := time.NewTimer(s.replaceAny())
+		retry := time.NewTimer(s.replaceOne(prefix))
 		select {
 		case s.taken <- struct{}{}:
 			retry.Stop()
@@ -149,22 +187,9 @@ func (s *Slots) wait(ctx context.Context) error {
 	}
 }
 
-// replaceOwn replaces the oldest request of a prefix that has its share.
-func (s *Slots) replaceOwn(prefix netip.Prefix) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	g := s.by[prefix]
-	if g == nil || g.n < s.share() {
-		return
-	}
-	if o := s.oldest(g.n, g); time.Since(o.since) >= g.own.allowed() {
-		s.replace(o, &g.own)
-	}
-}
-
-// replaceAny replaces the oldest request of the prefix that has the most. It returns when to try
-// again if its slot is not free by then.
-func (s *Slots) replaceAny() time.Duration {
+// replaceOne replaces a request of the prefix that has the most, for a new one of prefix. It
+// returns when to try again if its slot is not free by then.
+func (s *Slots) replaceOne(prefix netip.Prefix) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	most := 0
@@ -180,9 +205,13 @@ func (s *Slots) replaceAny() time.Duration {
 			return min(wait, MinTime)
 		}
 	}
-	o := s.oldest(most, nil)
+	o := s.oldest(most)
 	p := s.patience(o.from)
-	if wait := p.allowed() - time.Since(o.since); wait > 0 {
+	need := p.allowed()
+	if o.from.prefix == prefix {
+		need = o.from.needs(p)
+	}
+	if wait := need - time.Since(o.since); wait > 0 {
 		return min(wait, MinTime) // the patience may become shorter meanwhile
 	}
 	s.replace(o, p)
@@ -197,40 +226,42 @@ func (s *Slots) patience(g *group) *patience {
 	return &s.others
 }
 
-// oldest returns the oldest request of a prefix that has n, which is g unless g is nil. There must
-// be one. The caller holds mu.
-func (s *Slots) oldest(n int, g *group) *Slot {
-	i := slices.IndexFunc(s.open, func(o *Slot) bool {
-		return o.from.n == n && (g == nil || o.from == g)
-	})
-	return s.open[i]
+// oldest returns the oldest request of the prefixes that have n, or the second one of its prefix if
+// that has a probe. There must be one. The caller holds mu.
+func (s *Slots) oldest(n int) *Slot {
+	i := slices.IndexFunc(s.open, func(o *Slot) bool { return o.from.n == n })
+	o := s.open[i]
+	if n < probes || time.Since(o.since) >= slowTime {
+		return o
+	}
+	k := slices.IndexFunc(s.open[i+1:], func(other *Slot) bool { return other.from == o.from })
+	return s.open[i+1+k]
 }
 
-// share returns the number of slots that one prefix may keep.
+// share returns the number of slots that one prefix may take without being a suspect.
 func (s *Slots) share() int { return max(1, s.max/share) }
 
 // replace stops a request and shortens the patience with its prefix. The caller holds mu.
 func (s *Slots) replace(o *Slot, p *patience) {
 	o.stop(ErrReplaced)
 	p.shorten()
+	o.from.doubted++
 	s.remove(o)
 	o.ended, s.replaced = true, time.Now()
 	s.ending++
 }
 
-// remove removes o from the requests that can be replaced, and reports whether it was one of them.
-// The caller holds mu.
-func (s *Slots) remove(o *Slot) bool {
+// remove removes o from the requests that can be replaced. The caller holds mu.
+func (s *Slots) remove(o *Slot) {
 	i := slices.Index(s.open, o)
 	if i < 0 {
-		return false
+		return
 	}
 	s.open = slices.Delete(s.open, i, i+1)
-	// The patience with a prefix that was hurried outlasts its requests, unless there are many.
-	if o.from.n--; o.from.n == 0 && (o.from.own.calm() || len(s.by) > s.max) {
+	// What is known of a prefix outlasts its requests, unless there are many.
+	if o.from.n--; o.from.idle() || o.from.n == 0 && len(s.by) > s.max {
 		delete(s.by, o.from.prefix)
 	}
-	return true
 }
 
 // Keep tells that the peer has confirmed the connection: the request can no longer be replaced. Its
@@ -242,8 +273,11 @@ func (o *Slot) Keep() bool {
 	s := o.of
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.patience(o.from); s.remove(o) {
-		p.lengthen(time.Since(o.since))
+	if slices.Contains(s.open, o) {
+		d := time.Since(o.since)
+		s.patience(o.from).lengthen(d)
+		o.from.confirm(d)
+		s.remove(o)
 	}
 	return !o.ended
 }
