@@ -3,6 +3,7 @@ package roce
 import (
 	"container/list"
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -236,7 +237,7 @@ func (d *Device) await(ctx context.Context, what string, wake <-chan struct{},
 	switch {
 	case d.virtual:
 		if err := d.waitVirtual(ctx, ready); err != nil {
-			return waitError(what, err)
+			return waitError(ctx, what, err)
 		}
 		return nil
 	case d.manual:
@@ -249,7 +250,7 @@ func (d *Device) await(ctx context.Context, what string, wake <-chan struct{},
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return waitError(what, err)
+		return waitError(ctx, what, err)
 	}
 	return nil
 }
@@ -262,9 +263,14 @@ func (d *Device) waitVirtual(ctx context.Context, ready func() bool) error {
 	return d.wait(ctx, func() bool { return ready() || d.Err() != nil })
 }
 
-// waitError is the error of a wait for what that its context has ended.
-func waitError(what string, err error) error {
-	return fmt.Errorf("roce: waiting for %s: %w", what, err)
+// waitError is the error of a wait for what that has ended with err. If that is the end of ctx, it
+// also says why ctx has ended.
+func waitError(ctx context.Context, what string, err error) error {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
+		return fmt.Errorf("roce: waiting for %s: %w", what, err)
+	}
+	return fmt.Errorf("roce: waiting for %s: %w: %w", what, err, cause)
 }
 
 // serviceOf returns the service ID of a port, as rdma_cm defines it.

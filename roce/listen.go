@@ -146,7 +146,7 @@ func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 				return r, nil
 			}
 			if err := ctx.Err(); err != nil {
-				return nil, waitError("a connection request", err)
+				return nil, waitError(ctx, "a connection request", err)
 			}
 			continue
 		}
