@@ -64,7 +64,8 @@ type ServeConfig struct {
 	// MaxPending limits the number of connections that are being established. If it is reached, a
 	// new request waits, and after 1 s replaces the oldest one of the peer that has the most, so
 	// forged requests, whose connections are never established, do not block peers. In a flood of
-	// them, it waits only for 50 ms. 0: DefaultMaxPending.
+	// them, it waits only for 50 ms. Requests of one peer give its older ones up to 4 s if its
+	// connections take so long. 0: DefaultMaxPending.
 	MaxPending int
 
 	// Go starts a goroutine. Nil: the go statement. For virtual time: loopback.Sim.Go.

@@ -43,6 +43,13 @@ type Config struct {
 	// Listener.
 	Peers roce.PeerList
 	Admit func(*roce.Request) error
+	// MaxPending is for Listen: how many connections may be in progress or wait for Accept. While
+	// there are as many, further requests wait. A request that its peer has not confirmed for 1 s
+	// is then replaced, first one of the address (IPv4) or /64 (IPv6) that has the most; as in
+	// roce.ServeConfig, a flood of forged requests shortens the 1 s to 50 ms. The newer requests of
+	// the same address let the older ones wait longer, up to 4 s, if its connections take so long.
+	// 0: 128, or fewer if their buffers would exceed 256 MiB, but at least 32.
+	MaxPending int
 	// Refused, if not nil, is called for each request for which Listener could not establish a
 	// connection. It may be called concurrently.
 	Refused func(peer netip.AddrPort, err error)
@@ -56,7 +63,10 @@ const (
 	DefaultLinger   = 5 * time.Second
 	minMessages     = 16
 	defaultMessages = 384
+	maxMaxPending   = 1 << 16
 
+	// pendingMemory limits the default of MaxPending, in bytes: forged requests can hold it.
+	pendingMemory = 256 << 20
 	// handshake is how long a peer may take to confirm a connection.
 	handshake = 10 * time.Second
 )
@@ -83,6 +93,13 @@ func (c Config) complete() (Config, error) {
 			return c, fmt.Errorf("%w: %s is %d: choose %d to %d", errConfig, f.name, *f.v, f.min,
 				f.max)
 		}
+	}
+	if c.MaxPending == 0 {
+		c.MaxPending = min(max(pendingMemory/(c.ReadBuffer+c.WriteBuffer), 32), 128)
+	}
+	if c.MaxPending < 1 || c.MaxPending > maxMaxPending {
+		return c, fmt.Errorf("%w: MaxPending is %d: choose 1 to %d", errConfig, c.MaxPending,
+			maxMaxPending)
 	}
 	c.ReadBuffer &^= 63 // two halves of whole cache lines
 	if c.Linger == 0 {

@@ -12,9 +12,6 @@ import (
 	"github.com/gorxe/gorxe/roce/rsocket/core"
 )
 
-// pendingConns is the number of connections that are being established or wait for Accept.
-const pendingConns = 32
-
 // Listener accepts connections. Its methods are safe for concurrent use.
 type Listener struct {
 	dev   *roce.Device
@@ -40,7 +37,8 @@ type pending struct {
 // device. Port 0 means any free port, which Listener.Addr returns. Names of hosts and services are
 // not allowed.
 //
-// Each peer is answered in a goroutine of the Listener, at most 32 at a time. Close ends them all.
+// Each peer is answered in a goroutine of the Listener, at most Config.MaxPending at a time.
+// Close ends them all.
 func Listen(dev *roce.Device, addr string, cfg Config) (*Listener, error) {
 	l, err := listen(dev, addr, cfg)
 	if err != nil {
@@ -65,8 +63,8 @@ func listen(dev *roce.Device, addr string, cfg Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Listener{dev: dev, l: rl, cfg: cfg, slots: halfopen.New(pendingConns),
-		ready: make(chan pending, pendingConns), done: make(chan struct{})}
+	l := &Listener{dev: dev, l: rl, cfg: cfg, slots: halfopen.New(cfg.MaxPending),
+		ready: make(chan pending, cfg.MaxPending), done: make(chan struct{})}
 	l.ctx, l.stop = context.WithCancel(context.Background())
 	l.wg.Go(l.run)
 	return l, nil
