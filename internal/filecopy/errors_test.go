@@ -457,12 +457,21 @@ func TestSlowSides(t *testing.T) {
 	equal(t, j.from, j.to)
 }
 
-// A source file whose name looks like a temporary file is not sent.
+// A source file whose name looks like a temporary file is named and left out, unless the rules
+// exclude it. One that the user has named fails.
 func TestReservedNames(t *testing.T) {
+	const name = ".gorxe-0123456789abcdef.part"
 	j := newJob(t)
-	write(t, j.from+"/.gorxe-0123456789abcdef.part", 10, 1)
+	write(t, j.from+"/"+name, 10, 1)
 	write(t, j.from+"/.gorxe-other", 10, 1)
-	if o := j.ok(); o.Entries != 1 {
-		t.Errorf("%d entries, want 1", o.Entries)
+	if o := j.ok(); o.Entries != 1 || o.Ignored != 1 ||
+		o.ignored[name] != "temporary file of gorxe recv" {
+		t.Errorf("%d entries, ignored %v, want 1 and the file", o.Entries, o.ignored)
 	}
+	j.rules = []string{"-*.part"}
+	if o := j.ok(); o.Ignored != 0 {
+		t.Errorf("ignored %v, want none", o.ignored)
+	}
+	j.rules, j.paths = nil, []string{name}
+	j.fails(map[string]string{name: "the name is reserved"})
 }

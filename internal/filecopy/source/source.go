@@ -265,17 +265,21 @@ func (s *Source) report(path string, err error) {
 	}
 }
 
-// ignore reports a special file.
-func (s *Source) ignore(path string, mode uint32) {
-	kind := "special file"
+// special describes the mode of a special file.
+func special(mode uint32) string {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFIFO:
-		kind = "FIFO"
+		return "FIFO"
 	case unix.S_IFSOCK:
-		kind = "socket"
+		return "socket"
 	case unix.S_IFCHR, unix.S_IFBLK:
-		kind = "device"
+		return "device"
 	}
+	return "special file"
+}
+
+// ignore reports a special file, or a temporary one.
+func (s *Source) ignore(path, kind string) {
 	s.mu.Lock()
 	s.ignored++
 	s.mu.Unlock()

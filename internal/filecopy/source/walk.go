@@ -24,6 +24,9 @@ const (
 	openDepth = 64
 )
 
+// errTemporary means that the user has named a file that no receiver stores.
+var errTemporary = errors.New("the name is reserved for incomplete files of gorxe recv: rename it")
+
 // walkAll announces all entries.
 func (s *Source) walkAll(ctx context.Context) error {
 	s.pack.enter()
@@ -184,11 +187,12 @@ func (w *walker) entry(
 	if err := ctx.Err(); err != nil {
 		return false, context.Cause(ctx)
 	}
-	if _, temporary := part.Temporary(name); temporary {
-		return true, nil
-	}
 	it := &item{dir: d, path: w.path, name: name}
 	it.Parent, it.Name = parent, as
+	_, temporary := part.Temporary(name)
+	if temporary && depth == 0 && w.path.Name != "" {
+		return false, w.missing(ctx, it.text(), errTemporary)
+	}
 	mode, err := w.describe(it)
 	switch {
 	case err != nil && !(depth == 0 && w.path.Name != "") && errors.Is(err, fs.ErrNotExist):
@@ -197,8 +201,11 @@ func (w *walker) entry(
 		return false, w.missing(ctx, it.text(), reason(err))
 	case !w.included(d, name, it.Kind == record.Dir):
 		return true, nil
+	case temporary:
+		w.ignore(it.text(), "temporary file of gorxe recv")
+		return true, nil
 	case it.Kind == 0:
-		w.ignore(it.text(), mode)
+		w.ignore(it.text(), special(mode))
 		return true, nil
 	}
 	if err := w.announce(ctx, it); err != nil {
