@@ -4,8 +4,9 @@
 // A pattern without a slash matches the last element of a path. One with a slash matches the end of
 // the path, or the whole path if it begins with a slash. A pattern that ends with a slash matches
 // directories only. In a pattern, * stands for any text without a slash, ** for any text, ? for one
-// character other than a slash, and [abc] for one of several characters. The contents of an
-// excluded directory are not looked at.
+// character other than a slash, and [abc] or [[:alpha:]] for one of several characters. **/ at the
+// beginning also stands for no directory. dir/*** matches the directory dir and what is in it. The
+// contents of an excluded directory are not looked at.
 //
 // Reading order:
 //   - pattern.go: List and its rules

@@ -17,6 +17,7 @@ type rule struct {
 	exclude bool
 	dir     bool // matches directories only
 	path    bool // matches the path, not just its last element
+	slash   bool // matches the path of a directory with a slash at its end
 	re      *regexp.Regexp
 }
 
@@ -43,13 +44,19 @@ func (l *List) Add(exclude bool, pattern string) error {
 	if !r.path {
 		begin = `^`
 	}
+	if top, ok := strings.CutPrefix(rest, "**/"); ok && top != "" {
+		rest, begin = top, `(?:^|/)` // any number of directories, also none
+	}
+	if name, ok := strings.CutSuffix(rest, "/***"); ok {
+		rest, r.slash = name+"/**", true // the directory and what is in it
+	}
 	if rest == "" {
 		return fmt.Errorf("%q is not a pattern: write a name, for example *.o or /build/", pattern)
 	}
 	re, err := regexp.Compile(`(?s)` + begin + translate(rest) + `$`)
 	if err != nil {
-		return fmt.Errorf("%q is not a pattern: use *, **, ?, [abc], and \\ before a special character",
-			pattern)
+		return fmt.Errorf("%q is not a pattern: use *, **, ?, [abc], [[:alpha:]], and \\ before a "+
+			"special character", pattern)
 	}
 	r.re = re
 	l.rules = append(l.rules, r)
@@ -90,7 +97,7 @@ func translate(pattern string) string {
 }
 
 // class translates a set of characters such as [a-z] or [!0-9] at the beginning of text. n is its
-// length, 0 if it has no end.
+// length, 0 if it has no end or an unknown class such as [:x:].
 func class(text string) (re string, n int) {
 	i := 1
 	negate := i < len(text) && (text[i] == '!' || text[i] == '^')
@@ -101,6 +108,10 @@ func class(text string) (re string, n int) {
 	for ; i < len(text); i++ {
 		if text[i] == '\\' {
 			i++
+			continue
+		}
+		if name := posix(text[i:]); name != "" {
+			i += len(name) - 1
 			continue
 		}
 		if text[i] == ']' && i > begin {
@@ -114,7 +125,14 @@ func class(text string) (re string, n int) {
 	// characters.
 	var inner strings.Builder
 	for k := begin; k < i; k++ {
+		name := posix(text[k:i])
 		switch {
+		case name != "":
+			if !posixClasses[name] {
+				return "", 0
+			}
+			inner.WriteString(name)
+			k += len(name) - 1
 		case text[k] != '\\':
 			inner.WriteString(literal(text[k]))
 		case text[k+1] == '-':
@@ -129,6 +147,23 @@ func class(text string) (re string, n int) {
 		return `[^/` + inner.String() + `]`, i + 1
 	}
 	return `[` + inner.String() + `]`, i + 1
+}
+
+// posixClasses are the classes of characters that rsync and the compiler know.
+var posixClasses = map[string]bool{"[:alnum:]": true, "[:alpha:]": true, "[:blank:]": true,
+	"[:cntrl:]": true, "[:digit:]": true, "[:graph:]": true, "[:lower:]": true, "[:print:]": true,
+	"[:punct:]": true, "[:space:]": true, "[:upper:]": true, "[:xdigit:]": true}
+
+// posix returns a class such as [:alpha:] at the beginning of text, "" if there is none.
+func posix(text string) string {
+	if !strings.HasPrefix(text, "[:") {
+		return ""
+	}
+	n := strings.IndexFunc(text[2:], func(c rune) bool { return c < 'a' || c > 'z' })
+	if n < 0 || !strings.HasPrefix(text[2+n:], ":]") {
+		return ""
+	}
+	return text[:2+n+2]
 }
 
 // literal returns a regular expression for a byte of a pattern that stands for itself.
@@ -154,6 +189,9 @@ func (l *List) Includes(path string, dir bool) bool {
 		text := last
 		if r.path {
 			text = path
+		}
+		if r.slash && dir {
+			text += "/"
 		}
 		if r.re.MatchString(text) {
 			return !r.exclude

@@ -17,7 +17,18 @@ func TestIncludes(t *testing.T) {
 		{"-a/b", "b a/c a/b/c xa/b", "a/b x/a/b"},
 		{"-/a/b", "x/a/b", "a/b"},
 		{"-a/**", "a a/ b", "a/b a/b/c"},
-		{"-**/tmp", "tmpx", "x/tmp x/y/tmp"},
+		{"-**/tmp", "tmpx", "tmp x/tmp x/y/tmp"},
+		{"-**/a/**", "a xa/b", "a/b x/a/b a/b/c"},
+		{"-**/*.o", "o", "a.o x/a.o"},
+		{"-/**/a", "b", "a x/a"},
+		{"-x/**/a", "x/a", "x/y/a x/y/z/a"},
+		{"-a/***", "a b/ xa/", "a/ a/b a/b/ x/a/ x/a/b"},
+		{"-/a/***", "x/a/", "a/ a/b"},
+		{"-**/a/***", "b/", "a/ x/a/b"},
+		{"-[[:alpha:]]*", "1a", "a1 a B"},
+		{"-[![:digit:]_]", "1 _ aa", "a"},
+		{"-[x[:upper:]-]", "a", "x A -"},
+		{"-[[:x]", "a]", "[ : x"},
 		{"-?.txt", "aa.txt .txt", "a.txt é.txt"},
 		{"-[a-c]x", "dx", "ax cx"},
 		{"-[!a-c]x", "ax", "dx"},
@@ -58,7 +69,7 @@ func TestIncludes(t *testing.T) {
 }
 
 func TestInvalid(t *testing.T) {
-	for _, p := range []string{"", "/", "[a", "a\\", "[z-a]", "\xff", strings.Repeat("a", 1001)} {
+	for _, p := range []string{"", "/", "[a", "a\\", "[z-a]", "[[:letter:]]", "[[:alpha:]", "\xff", strings.Repeat("a", 1001)} {
 		var l List
 		if err := l.Add(true, p); err == nil {
 			t.Errorf("Add(%q) = nil, want an error", p)
