@@ -85,6 +85,7 @@ func (c *Conn) Done() <-chan struct{} { return c.done }
 //     errors.Is(err, RemAccessErr) works. If keepalives were not answered, the status is
 //     RetryExcErr, and ErrKeepAlive is wrapped.
 //   - ErrClosed: the Conn, the QP or the Device was closed, or the QP was changed to StateReset.
+//   - The error of Device.Err, such as ErrGone or ErrServiceEnded, if the Device has failed.
 func (c *Conn) Err() error {
 	select {
 	case <-c.done:

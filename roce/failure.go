@@ -42,6 +42,7 @@ func (d *Device) fail(now qp.Time, cause error) {
 	}
 	if errors.Is(cause, driver.ErrServiceEnded) {
 		err = fmt.Errorf("%w: %w", ErrServiceEnded, cause)
+		d.endConns(now, err) // first, so that the failure of their QPs is not the reason
 		d.eng.FlushAll(now)
 		d.gsi.endFailed(now)
 	}
@@ -49,16 +50,23 @@ func (d *Device) fail(now qp.Time, cause error) {
 		return
 	}
 	d.stop()
+	d.endConns(now, err)
 	for _, id := range d.gsi.ids {
-		if id.conn != nil {
-			id.conn.ended(now, err)
-		}
 		id.signal()
 	}
 	for _, l := range d.gsi.listeners {
 		l.signal()
 	}
 	d.emit(Event{Kind: EventDeviceFatal, Err: err})
+}
+
+// endConns ends all connections because of err. Owner only.
+func (d *Device) endConns(now qp.Time, err error) {
+	for _, id := range d.gsi.ids {
+		if id.conn != nil {
+			id.conn.ended(now, err)
+		}
+	}
 }
 
 // stop closes the channel of Done.

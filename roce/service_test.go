@@ -1,6 +1,7 @@
 package roce
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"net/netip"
@@ -210,7 +211,8 @@ func TestMemberListens(t *testing.T) {
 	}
 }
 
-// When the service ends, all QPs are flushed, calls that wait return, and the device is fatal.
+// When the service ends, all QPs are flushed, calls that wait return, the device is fatal, and its
+// connections tell why they ended.
 func TestServiceEnds(t *testing.T) {
 	bothModes(t, func(t *testing.T, p Progress) {
 		leakCheck(t)
@@ -218,6 +220,9 @@ func TestServiceEnds(t *testing.T) {
 		a := newEnd(t, newDevice(t, link, 0), rigConfig{})
 		b, m := newMember(t, link.Port(1), 1, WithProgress(p))
 		connect(t, a.qp, b.qp)
+		_, conn := dialAccept(t, a, b)
+		ctx, cancel := conn.Context(t.Context())
+		defer cancel()
 		unused := newQP(t, b)
 		must(t, b.qp.PostRecv(RecvWR{ID: 5}))
 		waited := make(chan error)
@@ -236,7 +241,13 @@ func TestServiceEnds(t *testing.T) {
 		if wc := poll(t, 1, b.cq)[0]; wc.ID != 5 || wc.Status != WRFlushErr {
 			t.Errorf("completion %d, %v, want 5, %v", wc.ID, wc.Status, WRFlushErr)
 		}
-		for _, q := range []*QP{b.qp, unused} {
+		if err := conn.Err(); !errors.Is(err, ErrServiceEnded) || errors.Is(err, ErrConnLost) {
+			t.Errorf("Err() of a connection = %v, want ErrServiceEnded", err)
+		}
+		if err := context.Cause(ctx); !errors.Is(err, ErrServiceEnded) {
+			t.Errorf("Cause() = %v, want ErrServiceEnded", err)
+		}
+		for _, q := range []*QP{b.qp, unused, conn.QP()} {
 			if got := q.State(); got != StateErr {
 				t.Errorf("state is %v, want %v", got, StateErr)
 			}

@@ -61,7 +61,7 @@ var (
 func lost(cause error) error {
 	var st *roce.StatusError
 	switch {
-	case errors.Is(cause, roce.ErrClosed) || errors.Is(cause, roce.ErrGone):
+	case errors.Is(cause, roce.ErrClosed) || deviceEnded(cause):
 		return cause
 	case errors.As(cause, &st) && st.Status == roce.RetryExcErr:
 		return &failure{errno: syscall.ETIMEDOUT, text: "the peer does not answer", cause: cause}
@@ -69,6 +69,12 @@ func lost(cause error) error {
 		return errReset
 	}
 	return &failure{errno: syscall.ECONNRESET, text: errReset.text, cause: cause}
+}
+
+// deviceEnded reports whether err says that the device has failed: then dialing again is in vain.
+func deviceEnded(err error) bool {
+	return errors.Is(err, roce.ErrGone) || errors.Is(err, roce.ErrServiceEnded) ||
+		errors.Is(err, roce.ErrMemoryFault)
 }
 
 // opError wraps err, which must not be nil, as package net does.
