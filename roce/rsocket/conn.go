@@ -104,11 +104,10 @@ func (c *Conn) SetLinger(d time.Duration) {
 func (c *Conn) QP() *roce.QP { return c.qp }
 
 // CloseWrite ends the local direction of the stream: after the data that was written, the peer
-// reads io.EOF. The connection can still be read. CloseWrite waits until the peer's device has
-// acknowledged everything, at most until the deadline of writes.
+// reads io.EOF. The connection can still be read. A Write in progress ends with EPIPE, and so do
+// other calls that send. CloseWrite waits until the peer's device has acknowledged everything, at
+// most until the deadline of writes; its program need not read.
 func (c *Conn) CloseWrite() error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.writable(); err != nil {
@@ -117,6 +116,7 @@ func (c *Conn) CloseWrite() error {
 	c.sendStaged()
 	c.stream.Shutdown()
 	c.control()
+	c.wakeOthers(shutter, false)
 	err := c.await(shutter, c.deadlines[writer])
 	if err == nil && !c.stream.Idle() && !c.stream.PeerDisconnected() {
 		err = c.err

@@ -17,7 +17,7 @@ const (
 	reader  role = iota // for data
 	writer              // for space
 	mapper              // for space of WriteAt; has the lock of writers
-	shutter             // for CloseWrite; has the lock of writers
+	shutter             // for CloseWrite
 	opener              // for Map; has the lock of writers
 	closer              // for Close
 	leaver              // for Close, after the peer has ended the connection
@@ -51,6 +51,9 @@ func (c *Conn) ready(k role) bool {
 	s := c.stream
 	if k == reader {
 		return s.Buffered() > 0 || s.PeerShutdown() || c.drained
+	}
+	if s.Shut() && (k == writer || k == mapper || k == opener) {
+		return true
 	}
 	if c.err != nil { // completions tell what the peer has acknowledged
 		return c.drained || k != closer && k != shutter

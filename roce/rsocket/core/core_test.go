@@ -216,6 +216,23 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// Nothing but the end of the stream is said after Shutdown, because a call of Map has failed then.
+func TestMapAfterShutdown(t *testing.T) {
+	s := newPair(t, testConfig, testConfig)
+	if !s[0].OpenMap(Map{100, Buffer{Addr: 1<<32 + ringAt, Key: 1, Len: 10}}) {
+		t.Fatal("OpenMap() = false")
+	}
+	s[0].Shutdown()
+	s[0].control()
+	for len(s[0].wire) > 0 {
+		s[0].deliver(t, s[1])
+	}
+	if n := s[1].Mapped(100); n != 0 || !s[1].PeerShutdown() {
+		t.Errorf("Mapped() = %d, and the peer has ended the stream: %v; want 0, true", n,
+			s[1].PeerShutdown())
+	}
+}
+
 func TestMaps(t *testing.T) {
 	s := newPair(t, testConfig, testConfig)
 	if !s[0].OpenMap(Map{100, Buffer{Addr: 1<<32 + ringAt, Key: 1, Len: 10}}) {
