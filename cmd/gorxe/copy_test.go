@@ -228,7 +228,7 @@ func TestCopy(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := b.send("@tree", b.host, "--delete", "--dry-run").ok()
-	if !strings.Contains(r.stdout, "delete "+b.from+"/tree/small\n") {
+	if !strings.Contains("\n"+r.stdout, "\ndelete tree/small\n") {
 		t.Errorf("the dry run prints %q", r.stdout)
 	}
 	b.send("@tree", b.host, "--delete").ok()

@@ -144,10 +144,11 @@ func (s *Source) skipped(it *item, why record.Reason) {
 	}
 }
 
-// deleted reports that the sink has deleted a path below the directory it, nil for the target.
+// deleted reports that the sink has deleted a path below the directory it, nil for the target. The
+// report has the path below the target.
 func (s *Source) deleted(it *item, path string) {
 	if it != nil {
-		path = it.text() + "/" + path
+		path = it.dir.Join(it.name) + "/" + path
 	}
 	s.events.Lock()
 	defer s.events.Unlock()

@@ -38,8 +38,9 @@ type Config struct {
 	Direct bool  // read large files past the page cache
 	Limit  int64 // bytes per second; 0: no limit
 	// Failed, if set, is called for each path that was not transferred. Deleted, if set, is called
-	// for each name that the sink has deleted, Listed for each entry that a dry run would transfer,
-	// and Ignored for each special file. The calls are not concurrent.
+	// for each name that the sink has deleted, with its path below the target, Listed for each
+	// entry that a dry run would transfer, and Ignored for each special file. The calls are not
+	// concurrent.
 	Failed  func(path string, err error)
 	Deleted func(path string)
 	Listed  func(path string)

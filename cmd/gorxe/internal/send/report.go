@@ -170,6 +170,7 @@ type printed struct {
 	Block       int       `json:"block_bytes"`
 	Streams     int       `json:"streams"`
 	DryRun      bool      `json:"dry_run,omitempty"`
+	ToCopy      int       `json:"to_copy,omitempty"` // with DryRun
 	Stored      uint64    `json:"stored"`
 	Skipped     uint64    `json:"skipped"`
 	Deleted     uint64    `json:"deleted"`
@@ -199,10 +200,9 @@ func (r *report) print(asJSON, aborted bool) error {
 	if asJSON {
 		elapsed := time.Duration(r.seconds * float64(time.Second))
 		return cli.JSON(r.out, printed{Peer: r.Peer, Datapath: r.Datapath, Block: r.Block,
-			Streams: r.Streams, DryRun: r.dryRun, Stored: s.Stored, Skipped: s.Skipped,
-			Deleted: s.Deleted, Failed: r.count(), Ignored: r.ignoredN, Bytes: s.Bytes,
-			Sent:    r.Sent,
-			Resumed: s.Resumed, Seconds: cli.Round(r.seconds, 3),
+			Streams: r.Streams, DryRun: r.dryRun, ToCopy: r.listedN, Stored: s.Stored,
+			Skipped: s.Skipped, Deleted: s.Deleted, Failed: r.count(), Ignored: r.ignoredN,
+			Bytes: s.Bytes, Sent: r.Sent, Resumed: s.Resumed, Seconds: cli.Round(r.seconds, 3),
 			Rate: cli.Round(cli.Gbps(r.Sent, elapsed), 3), Interrupted: r.Interrupted,
 			Complete: !aborted && r.count() == 0, Failures: r.failures})
 	}
