@@ -77,6 +77,7 @@ type DialOptions struct {
 // ErrPrivateData, ErrConnParams, ErrTooManyConns, ErrClosed.
 func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
 	*Conn, error) {
+	checkContext(ctx)
 	c, err := d.dial(ctx, addr, q, o)
 	d.log.failed("dial", netip.AddrPort{}, addr, err)
 	return c, err
@@ -84,6 +85,9 @@ func (d *Device) Dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 
 func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOptions) (
 	*Conn, error) {
+	if q == nil {
+		return nil, errNilQP
+	}
 	if q.device() != d {
 		return nil, ErrForeign
 	}
@@ -118,6 +122,16 @@ func (d *Device) dial(ctx context.Context, addr netip.AddrPort, q *QP, o DialOpt
 			return c, err
 		}
 		mtu = rejected.mtu
+	}
+}
+
+// errNilQP means that a call needs a QP and got none.
+var errNilQP = fmt.Errorf("%w: the QP is nil: make one with Device.CreateQP", ErrInvalid)
+
+// checkContext panics for a nil context, before anything has changed.
+func checkContext(ctx context.Context) {
+	if ctx == nil {
+		panic("roce: nil Context")
 	}
 }
 

@@ -138,6 +138,7 @@ func (l *Listener) Addr() netip.AddrPort {
 // Accept waits for the next request, until ctx is done or the listener is closed (ErrClosed).
 // Answer the request by its methods Accept, Reject or AnswerUD.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
+	checkContext(ctx)
 	for {
 		if in, ok := l.queue.get(); ok {
 			r := &Request{dev: l.dev, id: in.id, req: in.event.Request,

@@ -102,7 +102,8 @@ func (q *QP) leaveGroup(gid GID) error {
 //
 // Errors: ErrInvalid, and those of CreateAH.
 func (d *Device) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {
-	if wc.Status != Success || wc.Flags&WCGRH == 0 || len(grh) < GRHLen {
+	checkContext(ctx)
+	if wc == nil || wc.Status != Success || wc.Flags&WCGRH == 0 || len(grh) < GRHLen {
 		return nil, fmt.Errorf("%w: pass the completion of a received datagram "+
 			"and the first %d bytes of its memory", ErrInvalid, GRHLen)
 	}

@@ -37,9 +37,9 @@ func (r *region) Registered() bool { return r.m.Registered() }
 // invalidated it.
 func (r *region) RemoteLive() bool { return r.m.RemoteLive() }
 
-// SGE returns the range of n bytes at offset off. Posting checks its bounds.
+// SGE returns the range of n bytes at offset off. Posting checks its bounds. A negative n, or one
+// above 2^32-1, becomes the length 2^32-1, which posting refuses.
 func (r *region) SGE(off, n int) SGE {
-	// A negative n, or one that does not fit in Length, becomes a length that posting refuses.
 	length := uint32(min(uint64(n), math.MaxUint32))
 	return SGE{Addr: r.m.Addr() + uint64(off), Length: length, LKey: LKey(r.m.LKey())}
 }

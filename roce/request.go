@@ -103,6 +103,10 @@ type AcceptOptions struct {
 // Other errors: ErrAnswered, ErrInvalid, ErrClass, ErrForeign, ErrPKey, ErrMTU, ErrUnreachable,
 // ErrPrivateData, ErrConnParams, ErrClosed.
 func (r *Request) Accept(ctx context.Context, q *QP, o AcceptOptions) (*Conn, error) {
+	checkContext(ctx)
+	if q == nil {
+		return nil, errNilQP // the request can still be answered
+	}
 	if err := r.claim(); err != nil {
 		return nil, err
 	}

@@ -76,6 +76,7 @@ type ServeConfig struct {
 //
 // Errors: those of Listen and Listener.Serve.
 func (d *Device) Serve(ctx context.Context, addr netip.AddrPort, c ServeConfig, h Handler) error {
+	checkContext(ctx)
 	l, err := d.Listen(addr, c.Listen)
 	if err != nil {
 		return err
