@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,8 +61,12 @@ func (c *Conn) Call(ctx context.Context, req []byte) (Message, error) {
 	if c.plain {
 		return Message{}, c.failed("call", ErrPlain)
 	}
+	canceled := ctx.Err() // before the lock: a nil ctx panics here
 	c.mu.Lock()
-	m, err := c.call(ctx, req)
+	m, err := Message{}, cmp.Or(c.err, canceled)
+	if err == nil {
+		m, err = c.call(ctx, req)
+	}
 	c.unlock()
 	return m, c.failed("call", err)
 }
@@ -180,10 +185,14 @@ type Handler func(ctx context.Context, req []byte) (answer []byte, err error)
 // Config.Workers Handlers at the same time, and returns when all have returned. It returns nil if
 // the peer has closed the connection.
 //
-// Errors: roce.ErrInvalid for a nil h, ctx's error, that of the connection.
+// Errors: roce.ErrInvalid for a nil h, and for several Workers without Config.Go in virtual time;
+// ctx's error, that of the connection.
 func (c *Conn) Handle(ctx context.Context, h Handler) error {
 	if h == nil {
 		return c.failed("handle calls", fmt.Errorf("%w: Handle needs a Handler", roce.ErrInvalid))
+	}
+	if c.virtual && c.cfg.Workers > 1 && c.cfg.Go == nil {
+		return c.failed("handle calls", needsGo())
 	}
 	errs := make([]error, c.cfg.Workers)
 	var wg sync.WaitGroup
@@ -191,7 +200,7 @@ func (c *Conn) Handle(ctx context.Context, h Handler) error {
 	running.Store(int64(c.cfg.Workers - 1))
 	for i := range c.cfg.Workers - 1 {
 		wg.Add(1)
-		c.cfg.Go(func() {
+		c.cfg.start(func() {
 			defer wg.Done()
 			errs[i+1] = c.work(ctx, h)
 			running.Add(-1)

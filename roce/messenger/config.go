@@ -53,8 +53,8 @@ type Config struct {
 	QP roce.QPConfig
 	// Connect are options of the connection. Its KeepAlive is DefaultKeepAlive if 0.
 	Connect roce.ConnectOptions
-	// Go starts a goroutine. Programs in virtual time set it, for example to the method Go of
-	// loopback.Sim. Nil: the go statement.
+	// Go starts a goroutine. Nil: the go statement. In virtual time, Serve, and Handle with several
+	// Workers, need it, for example the method Go of loopback.Sim.
 	Go func(func())
 }
 
@@ -88,10 +88,22 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Connect.KeepAlive == 0 {
 		c.Connect.KeepAlive = DefaultKeepAlive
 	}
-	if c.Go == nil {
-		c.Go = func(f func()) { go f() }
-	}
 	return c, nil
+}
+
+// start starts a goroutine.
+func (c *Config) start(f func()) {
+	if c.Go == nil {
+		go f()
+		return
+	}
+	c.Go(f)
+}
+
+// needsGo is the error of what starts goroutines in virtual time without Config.Go.
+func needsGo() error {
+	return fmt.Errorf("%w: set Config.Go in virtual time, for example to loopback.Sim.Go",
+		roce.ErrInvalid)
 }
 
 // qpConfig returns the configuration of the queue pair.

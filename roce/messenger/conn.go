@@ -3,6 +3,7 @@ package messenger
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -64,8 +65,26 @@ func newConn(dev *roce.Device, qp *roce.QP, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
+// checkContext panics for a nil context, before anything has changed.
+func checkContext(ctx context.Context) {
+	if ctx == nil {
+		panic("messenger: nil Context")
+	}
+}
+
+// needsDevice returns an error for a nil Device.
+func needsDevice(dev *roce.Device) error {
+	if dev == nil {
+		return fmt.Errorf("%w: the Device is nil", roce.ErrInvalid)
+	}
+	return nil
+}
+
 // create creates a PD if there is none, a QP and the buffers.
 func create(dev *roce.Device, cfg Config) (c *Conn, err error) {
+	if err = needsDevice(dev); err != nil {
+		return nil, err
+	}
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, err
 	}
@@ -116,8 +135,10 @@ func (c *Conn) start(conn *roce.Conn, remote netip.AddrPort, private []byte) err
 // Dial connects to a program that listens at addr: a server of this package, or any program on
 // rdma_cm that exchanges plain SENDs. ctx limits the time until the connection is established.
 //
-// Errors: those of roce.Device.Dial; roce.ErrInvalid for a Config out of range; ErrProtocol.
+// Errors: those of roce.Device.Dial; roce.ErrInvalid for a Config out of range or a nil dev;
+// ErrProtocol.
 func Dial(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config) (*Conn, error) {
+	checkContext(ctx)
 	c, err := create(dev, cfg)
 	if err == nil {
 		err = c.dial(ctx, addr)
@@ -144,9 +165,11 @@ func (c *Conn) dial(ctx context.Context, addr netip.AddrPort) error {
 // program that called Dial, or any program on rdma_cm that exchanges plain SENDs. Serve does this
 // for each request.
 //
-// Errors: those of roce.Request.Accept; roce.ErrInvalid for a Config out of range; ErrProtocol.
+// Errors: those of roce.Request.Accept; roce.ErrInvalid for a Config out of range or a nil dev;
+// ErrProtocol.
 // After an error the request has been refused.
 func Accept(ctx context.Context, dev *roce.Device, r *roce.Request, cfg Config) (*Conn, error) {
+	checkContext(ctx)
 	c, err := create(dev, cfg)
 	if err != nil {
 		err = errors.Join(err, r.RejectWith(roce.RejectNoResources, nil))

@@ -1,6 +1,7 @@
 package messenger
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/gorxe/gorxe/roce"
@@ -72,8 +73,12 @@ func (c *Conn) Send(ctx context.Context, p []byte) error {
 	if len(p) > c.maxSend {
 		return c.failed("send", tooLarge(len(p), c.maxSend))
 	}
+	canceled := ctx.Err() // before the lock: a nil ctx panics here
 	c.mu.Lock()
-	err := c.admit(ctx)
+	err := cmp.Or(c.err, canceled)
+	if err == nil {
+		err = c.admit(ctx)
+	}
 	if err == nil {
 		c.post(kindMessage, 0, p)
 	}

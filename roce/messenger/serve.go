@@ -15,7 +15,8 @@ import (
 // that is of use. The context of serve ends with ctx. Then Serve returns nil after all calls of
 // serve have returned. For a server that only answers calls, serve is Calls(handler).
 //
-// Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range or a nil serve.
+// Errors: those of roce.Device.Serve; roce.ErrInvalid for a Config out of range, a nil dev or
+// serve, and without Config.Go in virtual time.
 func Serve(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Config,
 	serve func(ctx context.Context, c *Conn) error) error {
 	c, h, err := ServeConfig(dev, cfg, serve)
@@ -25,8 +26,12 @@ func Serve(ctx context.Context, dev *roce.Device, addr netip.AddrPort, cfg Confi
 	return dev.Serve(ctx, addr, c, h)
 }
 
-// Calls returns a function for Serve that answers the calls of a connection: see Conn.Handle.
+// Calls returns a function for Serve that answers the calls of a connection: see Conn.Handle. For a
+// nil Handler it returns nil, which Serve refuses.
 func Calls(h Handler) func(ctx context.Context, c *Conn) error {
+	if h == nil {
+		return nil
+	}
 	return func(ctx context.Context, c *Conn) error { return c.Handle(ctx, h) }
 }
 
@@ -34,13 +39,20 @@ func Calls(h Handler) func(ctx context.Context, c *Conn) error {
 // Serve does, for servers that set limits in the roce.ServeConfig or have a listener of their own.
 // Do not change its fields PD, QP, Accept.ConnectOptions, Prepare and Done; Go is that of cfg.
 //
-// Errors: roce.ErrInvalid for a Config out of range or a nil serve.
+// Errors: roce.ErrInvalid for a Config out of range, a nil dev or serve, and without Config.Go in
+// virtual time.
 func ServeConfig(dev *roce.Device, cfg Config, serve func(ctx context.Context, c *Conn) error) (
 	roce.ServeConfig, roce.Handler, error) {
+	if err := needsDevice(dev); err != nil {
+		return roce.ServeConfig{}, nil, err
+	}
 	cfg, err := cfg.withDefaults()
 	if err == nil && serve == nil {
 		err = fmt.Errorf("%w: Serve needs a function for each connection, such as Calls",
 			roce.ErrInvalid)
+	}
+	if err == nil && dev.Virtual() && cfg.Go == nil {
+		err = needsGo()
 	}
 	if err != nil {
 		return roce.ServeConfig{}, nil, err

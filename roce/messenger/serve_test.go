@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -197,8 +198,95 @@ func TestNilFunctions(t *testing.T) {
 	if !errors.Is(err, roce.ErrInvalid) {
 		t.Errorf("Serve() = %v, want %v", err, roce.ErrInvalid)
 	}
+	err = messenger.Serve(short, b.Dev[1], netip.AddrPort{}, messenger.Config{}, messenger.Calls(nil))
+	if !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Serve() = %v, want %v", err, roce.ErrInvalid)
+	}
 	x, _ := connect(t, b, messenger.Config{}, messenger.Config{})
-	if err := messenger.Calls(nil)(short, x); !errors.Is(err, roce.ErrInvalid) {
+	if err := x.Handle(short, nil); !errors.Is(err, roce.ErrInvalid) {
 		t.Errorf("Handle() = %v, want %v", err, roce.ErrInvalid)
+	}
+	nobody := netip.MustParseAddrPort("10.77.0.9:1")
+	if _, err := messenger.Dial(short, nil, nobody, messenger.Config{}); !errors.Is(err,
+		roce.ErrInvalid) {
+		t.Errorf("Dial() of a nil Device = %v, want %v", err, roce.ErrInvalid)
+	}
+	if err := messenger.Serve(short, nil, nobody, messenger.Config{},
+		messenger.Calls(echo)); !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Serve() of a nil Device = %v, want %v", err, roce.ErrInvalid)
+	}
+	defer func() {
+		if got := recover(); got != "messenger: nil Context" {
+			t.Errorf("Dial() with a nil Context: %v", got)
+		}
+	}()
+	var none context.Context
+	_, _ = messenger.Dial(none, b.Dev[0], nobody, messenger.Config{}) // panics
+}
+
+// A call whose context has ended before sends nothing.
+func TestCanceledBefore(t *testing.T) {
+	b := newBed(t, testbed.Config{})
+	x, y := connect(t, b, messenger.Config{}, messenger.Config{})
+	canceled, cancel := context.WithCancel(background(t))
+	cancel()
+	if err := x.Send(canceled, []byte("a")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Send() = %v, want %v", err, context.Canceled)
+	}
+	if _, err := x.Call(canceled, []byte("b")); !errors.Is(err, context.Canceled) {
+		t.Errorf("Call() = %v, want %v", err, context.Canceled)
+	}
+	if err := x.Send(background(t), []byte("c")); err != nil {
+		t.Fatal(err)
+	}
+	m, err := y.Recv(background(t))
+	if err != nil || string(m.Bytes()) != "c" {
+		t.Fatalf("Recv() = %q, %v; want c", m.Bytes(), err)
+	}
+	m.Release()
+}
+
+// In virtual time, what starts goroutines needs Config.Go.
+func TestVirtualNeedsGo(t *testing.T) {
+	b := newBed(t, testbed.Config{Virtual: true})
+	err := messenger.Serve(background(t), b.Dev[1], b.Addr(1, port), messenger.Config{},
+		messenger.Calls(echo))
+	if !errors.Is(err, roce.ErrInvalid) || !strings.Contains(err.Error(), "Config.Go") {
+		t.Errorf("Serve() = %v, want %v for Config.Go", err, roce.ErrInvalid)
+	}
+	var handled error
+	b.Sim.Go(func() {
+		l, err := b.Dev[1].Listen(b.Addr(1, port), roce.ListenOptions{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		r, err := l.Accept(background(t))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		y, err := messenger.Accept(background(t), b.Dev[1], r, messenger.Config{Workers: 2})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		handled = y.Handle(background(t), echo)
+		_ = y.Close() // the client may have closed first
+		_ = l.Close() // ends with the device
+	})
+	b.Sim.Go(func() {
+		x, err := messenger.Dial(background(t), b.Dev[0], b.Addr(1, port), messenger.Config{})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = x.Close() // the server may have closed first
+	})
+	if err := b.Sim.Run(time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(handled, roce.ErrInvalid) {
+		t.Errorf("Handle() with 2 Workers = %v, want %v", handled, roce.ErrInvalid)
 	}
 }
