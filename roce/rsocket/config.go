@@ -71,8 +71,12 @@ const (
 	handshake = 10 * time.Second
 )
 
-// errConfig is wrapped by errors about Config.
-var errConfig = errors.New("rsocket: invalid Config")
+var (
+	// errConfig is wrapped by errors about Config.
+	errConfig = errors.New("rsocket: invalid Config")
+
+	errNilDevice = fmt.Errorf("%w: the Device is nil", roce.ErrInvalid)
+)
 
 // complete returns c with defaults in place of zeros.
 func (c Config) complete() (Config, error) {

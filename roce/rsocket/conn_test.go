@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -299,6 +300,11 @@ func TestMap(t *testing.T) {
 		t.Errorf("WriteAt() across the end = %d, want 3", n)
 	}
 	wantErrno(t, "WriteAt across the end", err, syscall.EFAULT)
+	_, err = client.WriteAt([]byte("before"), -1)
+	wantErrno(t, "WriteAt before the beginning", err, syscall.EFAULT)
+	if !strings.Contains(err.Error(), "offset -1:") {
+		t.Errorf("WriteAt at -1: %v, want that it names the offset", err)
+	}
 	_, err = server.Map(make([]byte, 8), 0)
 	check(t, err)
 	_, err = server.Map(make([]byte, 8), 0)
@@ -429,4 +435,14 @@ func TestBufferPages(t *testing.T) {
 		t.Errorf("regions of %d and %d bytes, want less than %d", e.open.Len(), e.send.Len(), huge)
 	}
 	check(t, e.close())
+}
+
+func TestNilDevice(t *testing.T) {
+	if _, err := Listen(nil, ":1", Config{}); !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Listen() = %v, want %v", err, roce.ErrInvalid)
+	}
+	_, err := Dial(t.Context(), nil, "10.77.0.2:1", Config{})
+	if !errors.Is(err, roce.ErrInvalid) {
+		t.Errorf("Dial() = %v, want %v", err, roce.ErrInvalid)
+	}
 }

@@ -37,6 +37,9 @@ type endpoint struct {
 }
 
 func newEndpoint(dev *roce.Device, c *Config) (e *endpoint, err error) {
+	if dev == nil {
+		return nil, errNilDevice
+	}
 	e = &endpoint{dev: dev, manual: dev.Info().Progress == roce.Manual}
 	defer func() {
 		if err != nil {

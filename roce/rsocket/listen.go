@@ -48,6 +48,9 @@ func Listen(dev *roce.Device, addr string, cfg Config) (*Listener, error) {
 }
 
 func listen(dev *roce.Device, addr string, cfg Config) (*Listener, error) {
+	if dev == nil {
+		return nil, errNilDevice
+	}
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err

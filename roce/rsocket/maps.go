@@ -84,7 +84,8 @@ func (c *Conn) writeAt(p []byte, offset uint64) (int, error) {
 	room := c.stream.Mapped(offset)
 	if room == 0 {
 		return 0, &failure{errno: syscall.EFAULT, text: fmt.Sprintf("the peer has opened no memory "+
-			"at offset %d: wait until it has called Map or riomap, and has written something", offset)}
+			"at offset %d: wait until it has called Map or riomap, and has written something",
+			int64(offset))}
 	}
 	off, n := c.stream.MapSpace()
 	n = copy(c.send.Bytes()[off:][:min(n, room, minChunk)], p)
