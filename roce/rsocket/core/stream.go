@@ -116,8 +116,6 @@ func (s *Stream) Control() (Write, bool) {
 		return s.control(Write{Imm: message(kindControl, controlShutdown)}), true
 	case s.receive.due(&s.cfg) && !s.peerShutdown:
 		return s.control(s.grant()), true
-	case s.shutdown: // Map has failed
-		return Write{}, false
 	}
 	return s.nextMap()
 }
