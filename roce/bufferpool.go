@@ -158,8 +158,9 @@ func (p *BufferPool) Buffer(id uint64) (Buffer, bool) {
 	return b, uint64(b.index) < uint64(len(p.gens)) && b.inUse()
 }
 
-// Close deregisters the memory. It returns ErrBuffersInUse while buffers are not released. Callers
-// of Get return with ErrClosed. Closing twice is harmless.
+// Close deregisters the memory. It returns ErrBuffersInUse while buffers are not released, which
+// includes those of receives that SRQ.Close has discarded. Callers of Get return with ErrClosed.
+// Closing twice is harmless.
 func (p *BufferPool) Close() error {
 	p.mu.Lock()
 	if n := len(p.gens) - len(p.free); n > 0 && !p.closed {

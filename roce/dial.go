@@ -71,6 +71,9 @@ type DialOptions struct {
 // smaller one, Dial tries again with that. Without QPConfig.GIDIndex, the route to addr selects the
 // local address.
 //
+// Give ctx a deadline. Without one, Dial gives up after about 2.5 minutes if a listener has the
+// request but nobody calls Accept, and earlier if nothing answers.
+//
 // If Dial fails before the peer has accepted, the QP is still in StateInit and can dial again.
 //
 // Other errors: ErrInvalid, ErrClass, ErrForeign, ErrNoGID, ErrFamily, ErrUnreachable, ErrMTU,

@@ -23,7 +23,7 @@ var (
 	// ErrServiceEnded: the node service that the Device had joined ended while the Device was open.
 	// All QPs are in StateErr, and their work requests complete with WRFlushErr.
 	ErrServiceEnded = errors.New("roce: the node service of this device has ended: " +
-		"close the device, and open it again")
+		"close the device, and open it again when the service is back (OpenService)")
 	// ErrMemoryFault: an access to a registered region failed, for example because it is a mapped
 	// file that was truncated. The Device has stopped; see Device.Err.
 	ErrMemoryFault = errors.New("roce: the device has stopped: " +
@@ -160,9 +160,11 @@ var (
 var (
 	// ErrRefused: the peer refused the connection. The error is a *RejectError.
 	ErrRefused = errors.New("roce: connection refused")
-	// ErrNoAnswer: the peer's connection manager does not answer.
+	// ErrNoAnswer: the peer's connection manager does not answer, or its program neither accepts
+	// nor rejects the request.
 	ErrNoAnswer = errors.New("roce: no answer from the peer's connection manager: " +
-		"check that RDMA runs there and that no firewall drops UDP port 4791")
+		"check that RDMA runs there, that no firewall drops UDP port 4791, " +
+		"and that the program there accepts connections")
 	// ErrDisconnected: the peer ended the connection.
 	ErrDisconnected = errors.New("roce: disconnected by the peer: dial again")
 	// ErrConnLost: the QP of the connection went to the error state. A wrapped *StatusError says
@@ -191,7 +193,8 @@ var (
 	ErrConnState = cm.ErrState
 	// ErrTooManyConns: the device has too many connections.
 	ErrTooManyConns = cm.ErrTooMany
-	// ErrListening: another listener has the address and port.
+	// ErrListening: another listener has the address and port. A listener on all addresses and one
+	// on a single address may have the same port; the latter gets the requests to its address.
 	ErrListening = cm.ErrListening
 	// ErrTooManyListeners: the device has too many listeners.
 	ErrTooManyListeners = cm.ErrTooManyListen

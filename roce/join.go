@@ -17,8 +17,11 @@ func WithoutService() Option { return func(c *config) { c.noService = true } }
 // interface, which may be in another network namespace. It shares them, and UDP port 4791, with the
 // Devices of other programs, and needs no privileges but the permission to write to the socket.
 //
-// When the service ends, the Device fails with ErrServiceEnded. Two Devices of one service cannot
-// listen on the same port. WithPort and WithXDP have no effect.
+// When the service ends, the Device fails with ErrServiceEnded. A program that outlives the service
+// then closes the Device and calls OpenService until it succeeds. Open would take the port itself,
+// and the service could not start again.
+//
+// Two Devices of one service cannot listen on the same port. WithPort and WithXDP have no effect.
 //
 // Errors: ErrNoService, ErrServiceRefused, ErrUnsupported, and those of New.
 func OpenService(path string, opts ...Option) (*Device, error) {

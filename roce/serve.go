@@ -35,7 +35,9 @@ type ServeConfig struct {
 	// QP describes the QP of a connection, which Serve creates before it accepts the connection and
 	// closes afterwards. Without SendCQ, the QP has its own CQ (QP.SendCQ). Type must be RC or UC;
 	// peers that request another type are refused with RejectUnsupported. With an SRQ, set PD to
-	// the PD of its buffers.
+	// the PD of its buffers. With an SRQ or a RecvCQ that several connections share, a receive can
+	// complete before the Handler of its connection is called. The QP is in StateRTR then and
+	// cannot send yet: hold answers until the Handler is called.
 	QP QPConfig
 	// Accept holds the options of Request.Accept. Prepare can change them for one connection.
 	Accept AcceptOptions

@@ -100,7 +100,9 @@ func (s *SRQ) SetLimit(n int) error {
 func (s *SRQ) Len() int { return s.srq.Len() }
 
 // Close destroys the SRQ and discards its receives, which do not complete: their buffers belong to
-// the program again. It returns ErrInUse while QPs use it. Closing twice is harmless.
+// the program again. Buffers of a BufferPool are still in use then: the program keeps those that it
+// has posted, and releases them before BufferPool.Close. Close returns ErrInUse while QPs use the
+// SRQ. Closing twice is harmless.
 func (s *SRQ) Close() error {
 	s.dev.ctl.Lock()
 	defer s.dev.ctl.Unlock()

@@ -10,6 +10,11 @@
 // Receiver.Receive waits for the next one. Nothing more is needed to use the layer without the
 // scheduler.
 //
+// The zero ChannelConfig.Overflow suits sensors, where only new messages count: a Receiver that is
+// slower than its Sender loses the oldest messages (DropOldest), and has only 3 slots
+// (DefaultSlots). For a stream, of which every message counts, choose Refuse in
+// ReceiverConfig.Channel: then the Sender waits.
+//
 // # Channels, tasks and inputs
 //
 // A Channel is a buffer of a few messages in registered memory. A program writes it with
