@@ -86,7 +86,7 @@ func (q *QP) replyFirst(now Time) bool {
 }
 
 // ackPrecedes reports whether the pending ACK must precede the next request, because of
-// InitAttr.AckFirst. Within a message it does not, to not interrupt it.
+// InitAttr.AckFirst. It does not interrupt a message before it is due.
 func (q *QP) ackPrecedes() bool { return q.ackAsked == askedFirst && q.sq.cur == q.sq.started }
 
 // oweAckNow schedules an ACK for a duplicate, whose requester has waited long enough.

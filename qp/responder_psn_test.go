@@ -92,9 +92,15 @@ func TestLateReplyPrecedesACK(t *testing.T) {
 }
 
 // With AckFirst, the ACK of a message that completed a receive precedes requests that are posted
-// later. The ACK of another message waits.
+// later. The ACK of another message waits, and without AckFirst all do.
 func TestAckFirst(t *testing.T) {
-	k := newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.AckFirst = true })
+	k := newTalk(t, RC)
+	k.recvs(64)
+	k.say(send(0, seq(8)))
+	k.post(k.wr(2, OpSend, 4))
+	k.hears("SEND Only +0 ask 4B")
+
+	k = newTalk(t, RC, func(a *InitAttr, _ *Attr) { a.AckFirst = true })
 	k.recvs(64)
 	k.say(send(0, seq(8)))
 	k.post(k.wr(2, OpSend, 4))

@@ -323,9 +323,9 @@ type QPConfig struct {
 	// PKey selects the partition among Device.PKeys by its low 15 bits; 0: the first one.
 	PKey PKey
 
-	// AckFirst makes the QP acknowledge a message that has completed a receive before it sends work
-	// requests that are posted later, as NICs in hardware do. By default a reply may precede the
-	// ACK, which is faster. Then the peer's receive can complete before its send does, and some
+	// AckFirst makes an RC QP acknowledge a message that has completed a receive before it sends
+	// work requests that are posted later, as NICs in hardware do. By default a reply may precede
+	// the ACK, which is faster. Then the peer's receive can complete before its send does, and some
 	// programs depend on the opposite: ib_send_lat -e waits forever.
 	AckFirst bool
 	// GoBackN makes the QP refuse selective repeat: see WithSelectiveRepeat.

@@ -6,10 +6,12 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gorxe/gorxe/internal/osnet"
 )
 
-// ErrTrace means that this process cannot trace the calling thread, for example because a debugger
-// does.
+// ErrTrace means that this process cannot trace the calling thread: a debugger does, or its process
+// has other threads, which could meanwhile execute another program or end the process.
 var ErrTrace = errors.New("seccomp: the thread cannot be traced")
 
 // Chdir ends a call of chdir(2): the directory dir, a descriptor of this process, becomes the
@@ -19,7 +21,7 @@ var ErrTrace = errors.New("seccomp: the thread cannot be traced")
 // moment and makes it call fchdir(2) and close(2). Meanwhile, no goroutine may wait for any child
 // of this process, because it would get the events of the traced thread.
 func (c *Call) Chdir(dir int) error {
-	if !canInject {
+	if !canInject || !c.alone() {
 		return ErrTrace
 	}
 	runtime.LockOSThread() // a tracer is a thread
@@ -28,28 +30,33 @@ func (c *Call) Chdir(dir int) error {
 		return fmt.Errorf("%w: %w", ErrTrace, err)
 	}
 	t := tracee{tid: c.tid}
+	if !c.Valid() { // the thread was killed, and another process may have its ID
+		return errors.Join(errEnded, t.interrupt(), t.detach())
+	}
 	n, e := c.Install(dir, true)
+	answer := unix.EACCES
+	errors.As(e, &answer)
 	// The thread stops on its way out of the call.
-	if err := unix.PtraceInterrupt(c.tid); err != nil {
-		return errors.Join(err, c.Fail(unix.EACCES))
+	err := errors.Join(unix.PtraceInterrupt(c.tid), c.Fail(answer))
+	if err == nil {
+		err = t.await(interrupted)
 	}
-	if err := c.Fail(unix.EACCES); err != nil {
-		return err
+	if err == nil && e == nil {
+		err = t.chdir(n)
 	}
-	if err := t.await(interrupted); err != nil {
-		return err
-	}
-	defer t.detach()
-	if e != nil {
-		return e
-	}
-	return t.chdir(n)
+	return errors.Join(err, t.detach())
+}
+
+// alone reports whether the calling thread is the only one of its process.
+func (c *Call) alone() bool {
+	threads, err := osnet.ProcessStatus(c.tid, "Threads")
+	return err == nil && len(threads) == 1 && threads[0] == "1" && c.Valid()
 }
 
 // tracee is a thread that this thread traces.
 type tracee struct {
 	tid     int
-	signals []unix.Signal // that have come meanwhile
+	stopped bool // by SIGSTOP, which could not be delivered
 }
 
 // Stops of a traced thread: a signal, and an event in the higher bits.
@@ -61,10 +68,18 @@ const (
 // maxStops bounds the stops between two that await expects.
 const maxStops = 100
 
-// errEnded means that the thread has ended, or is stopped all the time.
+// errEnded means that the thread has ended.
 var errEnded = errors.New("seccomp: the traced thread has ended")
 
-// await waits until the thread stops as wanted. It keeps signals that stop it for detach.
+// interrupt stops a thread that runs.
+func (t *tracee) interrupt() error {
+	if err := unix.PtraceInterrupt(t.tid); err != nil {
+		return err
+	}
+	return t.await(interrupted)
+}
+
+// await waits until the thread stops as wanted.
 func (t *tracee) await(want unix.Signal) error {
 	for range maxStops {
 		stop, err := t.wait()
@@ -73,12 +88,10 @@ func (t *tracee) await(want unix.Signal) error {
 			return err
 		case stop == want:
 			return nil
-		case stop>>8 == 0 && stop != unix.SIGTRAP:
-			t.signals = append(t.signals, stop)
 		case want == interrupted && stop>>8 == unix.PTRACE_EVENT_STOP:
-			// A signal like SIGSTOP has stopped the process.
-			t.signals = append(t.signals, stop&0xff)
-			return nil
+			return nil // SIGSTOP has stopped the process, and will again after detach
+		case stop == unix.SIGSTOP:
+			t.stopped = true
 		}
 		if err := unix.PtraceSyscall(t.tid, 0); err != nil {
 			return err
@@ -112,10 +125,27 @@ func (t *tracee) wait() (unix.Signal, error) {
 	}
 }
 
-// detach lets the thread run on, and sends the signals that have come.
-func (t *tracee) detach() {
-	_ = unix.PtraceDetach(t.tid) // an error means that it has ended
-	for _, sig := range t.signals {
-		_ = unix.Kill(t.tid, sig)
+// detach lets the thread run on. An error means that it has ended.
+func (t *tracee) detach() error {
+	err := unix.PtraceDetach(t.tid)
+	if t.stopped {
+		_ = unix.Kill(t.tid, unix.SIGSTOP)
 	}
+	return err
+}
+
+// allSignals is a mask that blocks all signals but SIGKILL and SIGSTOP.
+const allSignals = ^uint64(0)
+
+// withoutSignals calls f while the stopped thread blocks all signals. They would otherwise have to
+// be delivered in the middle of f.
+func (t *tracee) withoutSignals(f func() error) error {
+	mask, err := signalMask(t.tid)
+	if err != nil {
+		return err
+	}
+	if err := setSignalMask(t.tid, allSignals); err != nil {
+		return err
+	}
+	return errors.Join(f(), setSignalMask(t.tid, mask))
 }

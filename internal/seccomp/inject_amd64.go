@@ -19,14 +19,15 @@ func (t *tracee) chdir(fd int) error {
 		return err
 	}
 	after := before
-	var err error
-	if after.Rax, err = t.call(before, unix.SYS_FCHDIR, fd); err != nil {
-		return err
-	}
-	if _, err := t.call(before, unix.SYS_CLOSE, fd); err != nil {
-		return err
-	}
-	return unix.PtraceSetRegs(t.tid, &after)
+	return t.withoutSignals(func() (err error) {
+		if after.Rax, err = t.call(before, unix.SYS_FCHDIR, fd); err != nil {
+			return err
+		}
+		if _, err := t.call(before, unix.SYS_CLOSE, fd); err != nil {
+			return err
+		}
+		return unix.PtraceSetRegs(t.tid, &after)
+	})
 }
 
 // call executes a system call and returns its result. The thread has stopped behind an instruction

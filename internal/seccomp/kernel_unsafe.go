@@ -69,6 +69,23 @@ func idValid(fd int, id uint64) error {
 	return quickIoctl(fd, unix.SECCOMP_IOCTL_NOTIF_ID_VALID, unsafe.Pointer(&id))
 }
 
+// signalMask returns the signals that a stopped thread, which this thread traces, blocks.
+func signalMask(tid int) (mask uint64, err error) {
+	err = ptraceMask(unix.PTRACE_GETSIGMASK, tid, &mask)
+	return mask, err
+}
+
+// setSignalMask sets the signals that such a thread blocks.
+func setSignalMask(tid int, mask uint64) error {
+	return ptraceMask(unix.PTRACE_SETSIGMASK, tid, &mask)
+}
+
+func ptraceMask(request, tid int, mask *uint64) error {
+	_, _, e := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(tid), unsafe.Sizeof(*mask),
+		uintptr(unsafe.Pointer(mask)), 0, 0)
+	return errOf(e)
+}
+
 func setNotifyFlags(fd int, flags uint64) error {
 	_, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SECCOMP_IOCTL_NOTIF_SET_FLAGS,
 		uintptr(flags))

@@ -216,13 +216,15 @@ func (c *child) wait(s *Supervisor) (status int, err error) {
 	}
 }
 
-// await waits for the end of the program and returns its status.
+// await waits for the end of the program and returns its status. It also collects other processes
+// that have ended: a process that was traced (Call.Chdir) has to be collected by its tracer first.
 func (c *child) await() int {
 	var ws unix.WaitStatus
 	for {
-		_, err := unix.Wait4(c.pid, &ws, 0, nil)
+		pid, err := unix.Wait4(-1, &ws, 0, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
+		case err == nil && pid != c.pid:
 		case err != nil:
 			return statusFailure
 		default:

@@ -62,8 +62,9 @@ type completionQueue struct {
 	events  atomic.Uint32 // sent to the channel
 	refs    int           // QPs; guarded by Context.mu
 
-	ring    *ring // owner, like overrun
-	overrun bool
+	ring    *ring // owner, like the others below
+	full    bool  // the ring had no space for a completion
+	overrun bool  // overflow was called
 	gone    bool
 }
 
@@ -172,15 +173,13 @@ func (q *completionQueue) drain() {
 			break
 		}
 	}
-	if q.inner.Overrun() {
-		q.overflow()
-	}
+	q.checkFull()
 }
 
 // publish writes a completion to the ring, and sends the event if the program waits for it.
 func (q *completionQueue) publish(wc *qp.WC) {
 	if q.ring.full() {
-		q.overflow()
+		q.full = true // see checkFull
 		return
 	}
 	b := q.ring.slot(q.ring.index)
@@ -237,16 +236,21 @@ func (q *completionQueue) notifyProgram() {
 	}
 }
 
-// overflow reports once that completions are lost. The QPs of the CQ go to ERR (IBA 10.2.2.3),
-// whether the ring or the engine's queue was full.
-func (q *completionQueue) overflow() {
-	if q.overrun {
+// checkFull reports once that completions are lost. The QPs of the CQ go to ERR (IBA 10.2.2.3),
+// whether the ring or the engine's queue was full. That completes work requests, so it must not be
+// called while completions are moved.
+func (q *completionQueue) checkFull() {
+	if q.overrun || !q.full && !q.inner.Overrun() {
 		return
 	}
 	q.overrun = true
 	q.c.event(q.user, eventCQErr)
 	for _, p := range q.c.dev.queues {
-		if p.sendCQ != q && p.recvCQ != q || p.inner.State() == qp.Err {
+		if p.sendCQ != q && p.recvCQ != q || p.gone {
+			continue
+		}
+		switch p.inner.State() {
+		case qp.Reset, qp.Err:
 			continue
 		}
 		if p.inner.Modify(0, &qp.Attr{State: qp.Err}, qp.AttrState) == nil &&

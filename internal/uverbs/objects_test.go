@@ -177,6 +177,12 @@ func TestFullCQ(t *testing.T) {
 	q.connect(peer, 2)
 	peer.connect(q, 2)
 	own := p.ctx.objects[q.qp].(*queuePair)
+	out, info = p.do(cmdCreateQP, // not used
+		enc(uint64(0), uint64(8), q.pd, small, small, uint32(0), uint32(20),
+			uint32(20), uint32(2), uint32(2), uint32(64), uint8(0), uint8(2), uint8(0), uint8(0)),
+		32,
+		32)
+	unused := p.ctx.objects[le.Uint32(out)].(*queuePair)
 	remote := mr.AddrOf(peer.mem)
 	for id := range uint64(5) {
 		q.post(q.sendWR(id, 0, sendSignaled, remote, uint64(peer.rkey), 8))
@@ -196,6 +202,9 @@ func TestFullCQ(t *testing.T) {
 	}
 	if s := own.inner.State(); s != qp.Err {
 		t.Errorf("the QP is in state %v, want ERR", s)
+	}
+	if s := unused.inner.State(); s != qp.Reset {
+		t.Errorf("the QP that is not used is in state %v, want RESET", s)
 	}
 	want(t, p.wait(ring), 0, 0, 1)
 }

@@ -184,6 +184,7 @@ func (q *queuePair) refuse() {
 	if q.inner.State() != qp.Err {
 		_ = q.inner.Modify(0, &qp.Attr{State: qp.Err}, qp.AttrState)
 	}
+	q.sendCQ.checkFull()
 }
 
 // settle publishes which send work requests have completed. It returns false if there are no more.
