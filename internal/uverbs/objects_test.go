@@ -177,7 +177,7 @@ func TestFullCQ(t *testing.T) {
 	q.connect(peer, 2)
 	peer.connect(q, 2)
 	own := p.ctx.objects[q.qp].(*queuePair)
-	out, info = p.do(cmdCreateQP, // not used
+	out, _ = p.do(cmdCreateQP, // not used
 		enc(uint64(0), uint64(8), q.pd, small, small, uint32(0), uint32(20),
 			uint32(20), uint32(2), uint32(2), uint32(64), uint8(0), uint8(2), uint8(0), uint8(0)),
 		32,
