@@ -3,18 +3,18 @@ package qp
 // ackState describes the ACK that a responder must send, and whether a CNP is pending.
 type ackState struct {
 	ackOwed  bool
-	ackAsked asked
+	ackAsked ackRequest
 	ackNow   bool   // send it with the next transmission
 	cnpOwed  bool   // a CNP is pending; see cnp.go
 	unacked  uint32 // packets that the ACK will cover
 	ackSince Time   // time since when it is pending, or requested
 }
 
-// asked tells whether the requester of a pending ACK set AckReq.
-type asked uint8
+// ackRequest tells whether the requester of a pending ACK set AckReq.
+type ackRequest uint8
 
 const (
-	notAsked asked = iota
+	notAsked ackRequest = iota
 	wasAsked
 	// The message completed a receive of a QP with InitAttr.AckFirst.
 	askedFirst

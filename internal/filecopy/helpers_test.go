@@ -108,8 +108,8 @@ func (j *job) run() *outcome {
 		j.t.Fatal(err)
 	}
 	defer root.Close()
-	single := len(c.Paths) == 1 && c.Paths[0].Single()
-	must(j.t, k.Target(root, j.target, single, source.Top(c.Paths)))
+	single, top := source.Only(c.Paths)
+	must(j.t, k.Target(root, j.target, single, top))
 	if k.Dir != nil {
 		defer k.Dir.Close()
 	}

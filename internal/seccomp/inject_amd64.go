@@ -9,7 +9,7 @@ const canInject = true
 const sizeofSyscall = 2
 
 // chdir makes the thread change to the directory of its descriptor fd and close it. The thread has
-// stopped behind the instruction of a system call, and gets the result as that of this call.
+// stopped after the instruction of a system call, and gets the result as that of this call.
 func (t *tracee) chdir(fd int) error {
 	if err := unix.PtraceSetOptions(t.tid, unix.PTRACE_O_TRACESYSGOOD); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (t *tracee) chdir(fd int) error {
 	})
 }
 
-// call executes a system call and returns its result. The thread has stopped behind an instruction
+// call executes a system call and returns its result. The thread has stopped after an instruction
 // SYSCALL, with the given registers.
 func (t *tracee) call(regs unix.PtraceRegs, nr, arg int) (uint64, error) {
 	regs.Rax, regs.Rdi, regs.Rip = uint64(nr), uint64(arg), regs.Rip-sizeofSyscall
@@ -38,7 +38,7 @@ func (t *tracee) call(regs unix.PtraceRegs, nr, arg int) (uint64, error) {
 	if err := unix.PtraceSetRegs(t.tid, &regs); err != nil {
 		return 0, err
 	}
-	for range 2 { // stops before and behind the call
+	for range 2 { // stops before and after the call
 		if err := unix.PtraceSyscall(t.tid, 0); err != nil {
 			return 0, err
 		}

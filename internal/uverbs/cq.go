@@ -64,7 +64,7 @@ type completionQueue struct {
 
 	ring    *ring // owner, like the others below
 	full    bool  // the ring had no space for a completion
-	overrun bool  // overflow was called
+	overrun bool  // completions are lost, which was reported
 	gone    bool
 }
 

@@ -182,8 +182,8 @@ func (s *Server) pull(ctx context.Context, c *rftp.Conn, o *filecopy.Offer, r *R
 	if s.Ignored != nil {
 		cfg.Ignored = func(path, kind string) { s.Ignored(c, path, kind) }
 	}
-	ready := record.Ready{Single: len(cfg.Paths) == 1 && cfg.Paths[0].Single(),
-		Top: source.Top(cfg.Paths)}
+	var ready record.Ready
+	ready.Single, ready.Top = source.Only(cfg.Paths)
 	if err := o.Accept(ctx, ready); err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -98,7 +99,7 @@ func (f *file) prepare() error {
 	if err != nil {
 		return err
 	}
-	if f.Size < minSpaceCheck || f.Sparse {
+	if !f.claims() {
 		return nil
 	}
 	return f.claim.take(root, f.Size-f.set.Bytes())
@@ -273,7 +274,7 @@ func (f *file) writeBlock(b *filecopy.Block) error {
 	}
 	if err == nil {
 		err = p.WriteAt(data, e)
-		f.claim.release(e.Length)
+		f.release(e.Length)
 	}
 	f.sink.received.Add(e.Length)
 	return err
@@ -440,7 +441,7 @@ func (f *file) abandon() {
 	defer f.mu.Unlock()
 	f.keep = f.worthwhile()
 	f.closePart()
-	f.claim.end()
+	f.release(math.MaxInt64)
 }
 
 // skip ends a file that is not needed.
@@ -476,7 +477,7 @@ func (s *Sink) resumed(had []extent.Extent) {
 
 // forget removes a file that is finished.
 func (s *Sink) forget(f *file) {
-	f.claim.end()
+	f.release(math.MaxInt64)
 	f.uncount()
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,7 +3,6 @@ package sink
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"sync"
 
@@ -15,18 +14,18 @@ import (
 // minSpaceCheck is the size of the smallest file for which free space is looked up before.
 const minSpaceCheck = 1 << 20
 
-// claims has the space of each file system, by device, that the files in progress of all copies of
+// claimed has the space of each file system, by device, that the files in progress of all copies of
 // the process need and have not written. Without it, several files would be accepted of which only
 // one fits, and all of them would fail when the disk is full.
-var claims = struct {
+var claimed = struct {
 	sync.Mutex
 	bytes map[uint64]int64
 }{bytes: map[uint64]int64{}}
 
-// claim is what a file in progress has in claims.
+// claim is what a file in progress has in claimed.
 type claim struct {
 	device uint64
-	bytes  int64 // guarded by claims
+	bytes  int64 // guarded by claimed
 }
 
 // take claims n bytes of the file system of a directory. It returns an error if it has less.
@@ -36,14 +35,14 @@ func (c *claim) take(root *os.Root, n int64) error {
 		return err
 	}
 	defer d.Close()
-	claims.Lock()
-	defer claims.Unlock()
+	claimed.Lock()
+	defer claimed.Unlock()
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(d.Fd()), &st); err != nil {
 		return err
 	}
 	dev := device(d)
-	free, others := int64(st.Bavail)*st.Bsize, claims.bytes[dev]
+	free, others := int64(st.Bavail)*st.Bsize, claimed.bytes[dev]
 	if n > free-others {
 		text := ""
 		if others > 0 {
@@ -52,24 +51,31 @@ func (c *claim) take(root *os.Root, n int64) error {
 		return fmt.Errorf("%w: %d bytes are needed, %d are free%s", unix.ENOSPC, n,
 			max(0, free-others), text)
 	}
-	claims.bytes[dev] += n
+	claimed.bytes[dev] += n
 	c.device, c.bytes = dev, n
 	return nil
 }
 
 // release gives back n bytes, which were written.
 func (c *claim) release(n int64) {
-	claims.Lock()
-	defer claims.Unlock()
+	claimed.Lock()
+	defer claimed.Unlock()
 	n = min(n, c.bytes)
 	c.bytes -= n
-	if claims.bytes[c.device] -= n; claims.bytes[c.device] == 0 {
-		delete(claims.bytes, c.device)
+	if claimed.bytes[c.device] -= n; claimed.bytes[c.device] == 0 {
+		delete(claimed.bytes, c.device)
 	}
 }
 
-// end gives back everything.
-func (c *claim) end() { c.release(math.MaxInt64) }
+// claims reports whether the file claims space. Small files, of which there are many, do not.
+func (f *file) claims() bool { return f.Size >= minSpaceCheck && !f.Sparse }
+
+// release gives back n bytes of what the file has claimed, at most all of it.
+func (f *file) release(n int64) {
+	if f.claims() {
+		f.claim.release(n)
+	}
+}
 
 // full adds to an error of a full disk what can be deleted.
 func (s *Sink) full(f *file, err error) error {

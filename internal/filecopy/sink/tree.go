@@ -203,19 +203,28 @@ func (s *Sink) setAttributes(n *node) error {
 		}
 		return nil
 	}
-	info, err := root.Stat(".")
-	if err != nil {
-		return err
-	}
 	late := setTime(root, n.Mtime)
+	if late != nil {
+		info, err := root.Stat(".")
+		if err != nil {
+			return err
+		}
+		if sameTime(info.ModTime(), n.Mtime) {
+			late = nil
+		}
+	}
 	// The permissions come last: without search permission, the time cannot be set.
 	if perm := fs.FileMode(n.Perm); n.made || n.opened || perm != n.perm.Perm() {
 		if err := setPerm(root, perm); err != nil {
+			info, e := root.Stat(".")
+			if e != nil {
+				return e
+			}
 			return fmt.Errorf("its permissions stay %04o instead of %04o: %w", info.Mode().Perm(),
 				perm, notSet(err))
 		}
 	}
-	if late != nil && !sameTime(info.ModTime(), n.Mtime) {
+	if late != nil {
 		return fmt.Errorf("its modification time was not set: %w", notSet(late))
 	}
 	return nil
@@ -262,7 +271,7 @@ func (s *Sink) syncDir(root *os.Root) error {
 	return d.Sync()
 }
 
-// syncTarget writes all names in the target directory to disk, and what else belongs to it.
+// syncTarget writes all names in the target directory to disk, and sets its attributes before.
 func (s *Sink) syncTarget() error {
 	if s.c.DryRun {
 		return nil

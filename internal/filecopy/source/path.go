@@ -53,17 +53,21 @@ func (p *Path) Single() bool {
 	return err != nil || !info.IsDir()
 }
 
-// Top returns the attributes of the directory whose contents are sent, nil if that is not the only
-// path.
-func Top(paths []*Path) *record.Attributes {
-	if len(paths) != 1 || paths[0].Stream != nil || paths[0].Name != "" {
-		return nil
+// Only describes the only path: whether it is single, and the attributes of the directory whose
+// contents are sent. With several paths, and if there is no such directory, it returns zero values.
+func Only(paths []*Path) (single bool, top *record.Attributes) {
+	if len(paths) != 1 {
+		return false, nil
 	}
-	info, err := paths[0].Dir.Stat(".")
+	p := paths[0]
+	if p.Stream != nil || p.Name != "" {
+		return p.Single(), nil
+	}
+	info, err := p.Dir.Stat(".")
 	if err != nil {
-		return nil // reading it will fail, too
+		return false, nil // reading it will fail, too
 	}
-	return &record.Attributes{Perm: uint16(info.Mode().Perm()), Mtime: info.ModTime()}
+	return false, &record.Attributes{Perm: uint16(info.Mode().Perm()), Mtime: info.ModTime()}
 }
 
 // onlyDir at the end of a path keeps OpenRoot from waiting for the writer of a FIFO.

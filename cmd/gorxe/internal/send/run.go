@@ -57,7 +57,7 @@ func (f *flags) run(ctx context.Context, args []string, in io.Reader, out,
 			return err
 		}
 		defer closePaths(paths)
-		req.Single, req.Top = len(paths) == 1 && paths[0].Single(), source.Top(paths)
+		req.Single, req.Top = source.Only(paths)
 	}
 	peer, err := f.Device.FindPeer(ctx, p.host)
 	if err != nil {
