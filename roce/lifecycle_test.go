@@ -88,7 +88,11 @@ func TestCloseFlushes(t *testing.T) {
 
 // TestPostDuringClose: every work request that is posted while its QP is closed completes.
 func TestPostDuringClose(t *testing.T) {
-	const posts, rounds = 200, 100
+	const posts = 200
+	rounds := 100
+	if testing.Short() {
+		rounds = 25
+	}
 	bothModes(t, func(t *testing.T, p Progress) {
 		for range rounds {
 			a, b := newRig(t, rigConfig{opts: []Option{WithProgress(p)}})

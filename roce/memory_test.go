@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,7 +132,7 @@ func TestAllocMRAlignment(t *testing.T) {
 			must(t, err)
 			align := uint64(alignment(size))
 			if m.Addr()%align != 0 || align < page || m.Len() != size ||
-				slices.ContainsFunc(m.Bytes(), func(b byte) bool { return b != 0 }) {
+				bytes.Count(m.Bytes(), []byte{0}) != size {
 				t.Fatalf("region of %d bytes at %#x is not zeroed or aligned", size, m.Addr())
 			}
 			fill(m.Bytes(), 1)

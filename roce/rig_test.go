@@ -3,6 +3,7 @@ package roce
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -144,10 +145,7 @@ func pollOK(t testing.TB, id uint64, op WCOpcode, cq *CQ, others ...*CQ) WC {
 
 // fill writes random bytes into b and returns a copy.
 func fill(b []byte, seed uint64) []byte {
-	r := rand.New(rand.NewPCG(seed, 1))
-	for i := range b {
-		b[i] = byte(r.Uint32())
-	}
+	rand.NewChaCha8([32]byte(binary.LittleEndian.AppendUint64(make([]byte, 24), seed))).Read(b)
 	return bytes.Clone(b)
 }
 

@@ -61,16 +61,23 @@ func TestSameFileTogether(t *testing.T) {
 // The sink asks for a limited number of large files at a time, and so for all of them. Two sessions
 // with many of them do not keep each other from going on.
 func TestManyLargeFilesTogether(t *testing.T) {
+	files := 200
+	if testing.Short() {
+		files = 50 // the race detector looks at each byte
+	}
 	a, b := newJob(t), newJob(t)
 	b.to = a.to
 	for _, j := range []*job{a, b} {
-		for i := range 200 {
+		for i := range files {
 			name := fmt.Sprintf("%s/f%d", j.from, i)
 			write(t, name, 1, uint64(i))
 			must(t, os.Truncate(name, 4<<20)) // a hole
 		}
 	}
-	b.paths = []string{"f199", "f150", "f100", "f50", "f0", ""}
+	for i := files; i > 0; i -= files / 4 {
+		b.paths = append(b.paths, fmt.Sprintf("f%d", i-1))
+	}
+	b.paths = append(b.paths, "")
 	for _, o := range together(a, b) {
 		if o.err != nil || o.kerr != nil || len(o.failed) > 0 {
 			t.Errorf("source: %v, sink: %v, failed: %v", o.err, o.kerr, o.failed)
@@ -79,7 +86,7 @@ func TestManyLargeFilesTogether(t *testing.T) {
 	if list := temporaries(t, a.to); len(list) > 0 {
 		t.Errorf("%q are left", list)
 	}
-	for i := range 200 {
+	for i := range files {
 		name := fmt.Sprintf("/f%d", i)
 		sameFile(t, a.from+name, a.to+name)
 	}
@@ -88,8 +95,12 @@ func TestManyLargeFilesTogether(t *testing.T) {
 // A copy that ends leaves temporary files only of files of which something has arrived, although
 // more were asked for, and unlocks all of them.
 func TestLockedFilesEnd(t *testing.T) {
+	files := 100
+	if testing.Short() {
+		files = 40
+	}
 	j := newJob(t)
-	for i := range 100 {
+	for i := range files {
 		write(t, fmt.Sprintf("%s/f%d", j.from, i), 4<<20, uint64(i))
 	}
 	j.source.Limit = 40 << 20
