@@ -40,7 +40,7 @@ func Dial(
 	c, err := rftp.Dial(ctx, dev, addr, cfg)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v: start 'gorxe recv' there first, on the interface with "+
-			"that address", connectTime)
+			"that address, and with this host in its --allow", connectTime)
 	}
 	var rejected *roce.RejectError
 	if errors.As(err, &rejected) {

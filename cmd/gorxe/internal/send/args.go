@@ -51,6 +51,10 @@ func cutHost(text string) (host, at string, err error) {
 	if !ok || host == "" || strings.Contains(host, "/") {
 		return "", "", bad
 	}
+	if _, name, ok := strings.Cut(host, "@"); ok {
+		return "", "", cli.Usagef("%q has a user name, but all files belong to the user of "+
+			"'gorxe recv': write %s:%s", text, name, at)
+	}
 	return host, at, nil
 }
 

@@ -64,6 +64,7 @@ func TestUsage(t *testing.T) {
 		"host:":                             "SOURCE is missing",
 		"a b":                               "not HOST:PATH",
 		"a fd00::1:":                        "write [fd00::1]:",
+		"a me@host:d":                       "write host:d",
 		"--from fe80::1%eth0:x .":           "write [fe80::1%eth0]:x",
 		"a host:../x":                       "outside",
 		"a host:d/../..":                    "outside",
