@@ -9,7 +9,8 @@ import (
 
 // ErrFault means that an access to a registered region failed.
 var ErrFault = errors.New("registered memory cannot be accessed: " +
-	"a mapped file was truncated, or memory was unmapped before its region was closed")
+	"a mapped file was truncated, memory was unmapped before its region was closed, or memory that " +
+	"is mapped read-only was registered for writing")
 
 // catch is deferred around everything that accesses registered memory, with the result of
 // debug.SetPanicOnFault(true). A region may be a mapped file, and if that is truncated, an access
