@@ -3,42 +3,81 @@ package status
 import (
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
+
+	"github.com/gorxe/gorxe/internal/limit"
 )
 
-// connections closes the connection that has been idle for the longest time when a server has as
-// many as it may. Clients that keep connections open for their next request, such as browsers, then
-// do not keep others out.
+// connections closes a connection when a server has more than it may, so that clients that keep
+// theirs do not keep others out: browsers between two requests, and programs that never complete a
+// request. It is one of the prefix with the most connections: the one that has been idle for the
+// longest time, or the oldest one if none is idle.
 type connections struct {
 	mu   sync.Mutex
-	open int
-	idle []net.Conn // oldest first
+	open []*connection // oldest first, but idle ones in the order in which they became idle
+}
+
+type connection struct {
+	net.Conn
+	prefix netip.Prefix
+	idle   bool
 }
 
 // changed is http.Server.ConnState.
 func (c *connections) changed(conn net.Conn, state http.ConnState) {
-	if oldest := c.note(conn, state); oldest != nil {
-		_ = oldest.Close()
+	if victim := c.note(conn, state); victim != nil {
+		_ = victim.Close()
 	}
 }
 
 // note records a change and returns the connection to be closed, or nil.
-func (c *connections) note(conn net.Conn, state http.ConnState) (oldest net.Conn) {
+func (c *connections) note(conn net.Conn, state http.ConnState) (victim net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.idle = slices.DeleteFunc(c.idle, func(o net.Conn) bool { return o == conn })
-	switch state {
-	case http.StateNew:
-		c.open++
-	case http.StateIdle:
-		c.idle = append(c.idle, conn)
-	case http.StateClosed, http.StateHijacked:
-		c.open--
+	i := slices.IndexFunc(c.open, func(o *connection) bool { return o.Conn == conn })
+	switch {
+	case state == http.StateNew:
+		c.open = append(c.open, &connection{Conn: conn, prefix: prefixOf(conn)})
+		return c.surplus()
+	case i < 0: // it is being closed
+	case state == http.StateClosed || state == http.StateHijacked:
+		c.open = slices.Delete(c.open, i, i+1)
+	case state == http.StateIdle:
+		o := c.open[i]
+		o.idle = true
+		c.open = append(slices.Delete(c.open, i, i+1), o)
+	default:
+		c.open[i].idle = false
 	}
-	if c.open < maxConns || len(c.idle) == 0 {
+	return nil
+}
+
+// surplus removes a connection if there are too many, and returns it. The caller holds mu.
+func (c *connections) surplus() net.Conn {
+	if len(c.open) <= maxConns {
 		return nil
 	}
-	oldest, c.idle = c.idle[0], c.idle[1:]
-	return oldest
+	number, most := map[netip.Prefix]int{}, 0
+	for _, o := range c.open {
+		number[o.prefix]++
+		most = max(most, number[o.prefix])
+	}
+	suspect := func(o *connection) bool { return number[o.prefix] == most }
+	i := slices.IndexFunc(c.open, func(o *connection) bool { return o.idle && suspect(o) })
+	if i < 0 {
+		i = slices.IndexFunc(c.open, suspect)
+	}
+	victim := c.open[i].Conn
+	c.open = slices.Delete(c.open, i, i+1)
+	return victim
+}
+
+// prefixOf returns the prefix of the client.
+func prefixOf(c net.Conn) netip.Prefix {
+	if a, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return limit.Prefix(a.AddrPort().Addr())
+	}
+	return netip.Prefix{}
 }

@@ -19,7 +19,8 @@ import (
 
 // Limits of the HTTP server.
 const (
-	maxConns     = 32
+	maxConns     = 32           // see connections
+	maxOpen      = 2 * maxConns // with those that are being closed
 	maxScrapes   = 4
 	maxHeader    = 16 << 10
 	readTimeout  = 5 * time.Second
@@ -131,7 +132,7 @@ func Listen(ctx context.Context, a *Address) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return netutil.LimitListener(l, maxConns), nil
+	return netutil.LimitListener(l, maxOpen), nil
 }
 
 // Serve answers requests until ctx ends, and closes l.

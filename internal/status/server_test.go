@@ -52,8 +52,9 @@ func newServer(t *testing.T) (base string, p *pair) {
 	return s.URL, p
 }
 
-// Clients that keep idle connections open do not keep others out.
-func TestIdleConnections(t *testing.T) {
+// serving starts a server and returns its address.
+func serving(t *testing.T) string {
+	t.Helper()
 	p := newPair(t)
 	h := Handler(NewCollector(Config{Device: p.dev[0], Name: "test"}), "")
 	var a Address
@@ -67,14 +68,20 @@ func TestIdleConnections(t *testing.T) {
 	served := make(chan error)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { served <- Serve(ctx, l, h) }()
-	defer func() {
+	t.Cleanup(func() {
 		stop()
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
-	}()
+	})
+	return l.Addr().String()
+}
+
+// Clients that keep idle connections open do not keep others out.
+func TestIdleConnections(t *testing.T) {
+	addr := serving(t)
 	for i := range 3 * maxConns {
-		c, err := net.Dial("tcp", l.Addr().String())
+		c, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,6 +103,78 @@ func TestIdleConnections(t *testing.T) {
 		resp.Body.Close()
 	}
 }
+
+// Clients that do not complete their requests do not keep others out: those of other prefixes
+// always have a connection, and those of the same prefix replace the oldest one.
+func TestUnfinishedRequests(t *testing.T) {
+	addr := serving(t)
+	for range 3 * maxConns {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // at the end of the test
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: localhost\r\nA: "); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, from := range []net.IP{{127, 0, 0, 1}, {127, 0, 0, 2}} {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: from}, Timeout: readTimeout / 2}
+		c := http.Client{Timeout: readTimeout / 2, Transport: &http.Transport{DialContext: d.DialContext,
+			DisableKeepAlives: true}}
+		resp, err := c.Get("http://" + addr + "/page.css")
+		if err != nil {
+			t.Errorf("from %v: %v", from, err)
+			continue
+		}
+		resp.Body.Close()
+	}
+}
+
+// TestSurplusConnection: the prefix with the most connections loses its oldest idle one, otherwise
+// its oldest one.
+func TestSurplusConnection(t *testing.T) {
+	var c connections
+	conn := func(last byte) net.Conn {
+		return fakeConn{addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, last), Port: int(last)}}
+	}
+	honest := conn(1)
+	if c.note(honest, http.StateNew) != nil {
+		t.Fatal("the first connection is too much")
+	}
+	var others []*fakeConn
+	add := func() net.Conn {
+		o := &fakeConn{addr: &net.TCPAddr{IP: net.IPv4(10, 0, 0, 2)}}
+		others = append(others, o)
+		return c.note(o, http.StateNew)
+	}
+	for range maxConns - 1 {
+		if add() != nil {
+			t.Fatal("a connection is closed too early")
+		}
+	}
+	if v := add(); v != others[0] {
+		t.Error("not the oldest connection of the prefix with the most is closed")
+	}
+	c.note(honest, http.StateIdle)
+	c.note(others[7], http.StateIdle)
+	c.note(others[5], http.StateIdle)
+	c.note(others[7], http.StateActive)
+	if v := add(); v != others[5] {
+		t.Error("not the idle connection of the prefix with the most is closed")
+	}
+	c.note(others[0], http.StateClosed) // has been removed before
+	if len(c.open) != maxConns {
+		t.Errorf("%d connections", len(c.open))
+	}
+}
+
+type fakeConn struct {
+	net.Conn
+	addr net.Addr
+}
+
+func (c fakeConn) RemoteAddr() net.Addr { return c.addr }
 
 func TestMetrics(t *testing.T) {
 	base, p := newServer(t)
