@@ -52,6 +52,11 @@ func connect(path string) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
 	c, err := dial(path)
+	// EAGAIN: other programs connect faster than the service accepts them.
+	for end := time.Now().Add(requestPatience); errors.Is(err, unix.EAGAIN) &&
+		time.Now().Before(end); c, err = dial(path) {
+		time.Sleep(connectPause)
+	}
 	switch {
 	case err == nil:
 		return c, nil
@@ -65,8 +70,12 @@ func connect(path string) (*net.UnixConn, error) {
 	return nil, fmt.Errorf("connect to the node service: %w", err)
 }
 
-// requestPatience is how long a request waits for its response.
-const requestPatience = 5 * time.Second
+const (
+	// requestPatience is how long a request waits for its response, and a connection for its turn.
+	requestPatience = 5 * time.Second
+	// connectPause is the time between two attempts to connect.
+	connectPause = 2 * time.Millisecond
+)
 
 // open joins a service.
 func open(path string, o *JoinOptions) (*client, error) {

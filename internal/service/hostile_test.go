@@ -494,3 +494,44 @@ func TestFlood(t *testing.T) {
 	bad.end()
 	<-stopped
 }
+
+// TestConnectWaits: a program connects although others fill the queue of the socket.
+func TestConnectWaits(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	for full := false; !full; {
+		c, err := dial(path)
+		if err == nil {
+			defer c.Close() // at the end of the test
+		}
+		full = errors.Is(err, unix.EAGAIN)
+		if err != nil && !full {
+			t.Fatal(err)
+		}
+	}
+	accepted := make(chan int, 1)
+	time.AfterFunc(20*connectPause, func() {
+		c, _, err := unix.Accept(fd)
+		if err != nil {
+			t.Error(err)
+		}
+		accepted <- c
+	})
+	c, err := connect(path)
+	if err != nil {
+		t.Errorf("connect() = %v", err)
+	} else {
+		_ = c.Close()
+	}
+	_ = unix.Close(<-accepted)
+}
