@@ -67,14 +67,25 @@ func dialTCP(ctx context.Context, dev *roce.Device, addr string) (net.Conn, erro
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
-			err = ErrTimeout
-		}
-		return nil, fmt.Errorf("cannot reach gorxe at %s: %w: check that 'gorxe up' or a 'gorxe perf' "+
-			"server runs there and that no firewall blocks the port", addr, peerio.Reason(err))
+		return nil, unreachable(addr, err)
 	}
 	return nc, nil
 }
+
+// unreachable returns the error for an attempt to connect to addr that failed with err.
+func unreachable(addr string, err error) error {
+	if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
+		err = noAnswer{}
+	}
+	return fmt.Errorf("cannot reach gorxe at %s: %w: check that 'gorxe up' or a 'gorxe perf' "+
+		"server runs there and that no firewall blocks the port", addr, peerio.Reason(err))
+}
+
+// noAnswer is ErrTimeout without its advice.
+type noAnswer struct{}
+
+func (noAnswer) Error() string { return "the host does not answer" }
+func (noAnswer) Unwrap() error { return ErrTimeout }
 
 // onlyAddr returns the address of a device on UDP sockets that has only one.
 func onlyAddr(dev *roce.Device) (a netip.Addr) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -571,4 +572,12 @@ func FuzzReceive(f *testing.F) {
 		}
 		t.Errorf("%q gives %v", b, err)
 	})
+}
+
+// A host that does not answer the attempt to connect leads to one advice, not two.
+func TestUnreachable(t *testing.T) {
+	err := unreachable("10.0.0.1:1", &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded})
+	if n := strings.Count(err.Error(), "check that"); !errors.Is(err, ErrTimeout) || n != 1 {
+		t.Errorf("%v", err)
+	}
 }
