@@ -60,12 +60,15 @@ func (s *Saver) Write(c *Capture) (err error) {
 	return s.wrap(err)
 }
 
-// Close finishes the file. A file without frames is valid too. The error of a Write is not
-// repeated.
+// Close finishes the file. A file without frames describes one interface, because tcpdump refuses
+// files without any. The error of a Write is not repeated.
 func (s *Saver) Close() error {
 	var err error
 	if !s.failed {
-		err = s.w.Flush()
+		if len(s.ifaces) == 0 {
+			_, err = s.w.AddInterface("")
+		}
+		err = errors.Join(err, s.w.Flush())
 	}
 	return s.wrap(errors.Join(err, s.closer.Close()))
 }
