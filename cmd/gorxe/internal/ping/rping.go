@@ -69,13 +69,19 @@ func (p *pinger) dialRping(ctx context.Context) (*rping.Client, error) {
 	ctx, cancel := context.WithTimeout(ctx, max(p.f.timeout.D, minDialTime))
 	defer cancel()
 	c, err := rping.Dial(ctx, p.dev, p.f.device.GIDIndex.Chosen(), p.addr(port), p.sum.Bytes)
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = roce.ErrNoAnswer
-	}
 	if err != nil {
-		return nil, fmt.Errorf("rping %v, port %d: %w", p.peer.Addr, port, err)
+		return nil, fmt.Errorf("rping %v, port %d: %w", p.peer.Addr, port, dialError(err))
 	}
 	return c, nil
+}
+
+// dialError returns what to report for an error of rping.Dial. It keeps the reason if the time has
+// passed before a request could be sent.
+func dialError(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, roce.ErrUnreachable) {
+		return roce.ErrNoAnswer
+	}
+	return err
 }
 
 func (p *pinger) rpingOnce(ctx context.Context, c *rping.Client, seq int) error {
