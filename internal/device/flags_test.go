@@ -1,9 +1,13 @@
 package device
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/gorxe/gorxe/internal/cli"
+	"github.com/gorxe/gorxe/roce"
 )
 
 // Commands that join a node service, or start one, do not if the flags ask for AF_XDP.
@@ -26,5 +30,17 @@ func TestWantsXDP(t *testing.T) {
 	}
 	if new(Flags).WantsXDP() {
 		t.Error("WantsXDP() of a command without these flags = true, want false")
+	}
+}
+
+// AF_XDP on one address is wrong usage, and the error names the flag.
+func TestXDPOnAddress(t *testing.T) {
+	f := Flags{Iface: "127.0.0.1", Datapath: cli.Choice{Value: roce.PortXDP.String()}}
+	dev, err := f.Open(roce.Auto)
+	if err == nil {
+		_ = dev.Close()
+	}
+	if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), "--datapath") {
+		t.Errorf("Open() = %v", err)
 	}
 }
