@@ -98,8 +98,7 @@ func openCM(
 	addr netip.AddrPort, p *perf.Params, o Options,
 ) (*client, error) {
 	if err := m.c.Dial(ctx, addr, roce.DialOptions{}); err != nil {
-		return nil, fmt.Errorf("cannot connect to %v, rdma_cm port %d: %w: "+
-			"check that a perftest server runs there with -R", addr.Addr(), addr.Port(), err)
+		return nil, cmError(addr, err)
 	}
 	msgs, err := perftest.Greet(ctx, link, false)
 	if err != nil {
@@ -109,4 +108,14 @@ func openCM(
 	// the same one.
 	server := peer{link: link, local: m.c.CM().LocalAddr().Addr(), cm: addr}
 	return newClient(ctx, dev, gid, server, msgs, p, o)
+}
+
+// cmError returns the error for a connection over rdma_cm that failed with err. If the host was not
+// found, err has the advice.
+func cmError(addr netip.AddrPort, err error) error {
+	err = fmt.Errorf("cannot connect to %v, rdma_cm port %d: %w", addr.Addr(), addr.Port(), err)
+	if !errors.Is(err, roce.ErrUnreachable) {
+		err = fmt.Errorf("%w: check that a perftest server runs there with -R", err)
+	}
+	return err
 }
