@@ -140,9 +140,9 @@ func (f *Flags) Open(progress roce.Progress, more ...roce.Option) (*roce.Device,
 		return nil, cli.Usagef("--datapath udp and --mode %v exclude each other: choose one of them",
 			mode)
 	}
-	if f.kind() == roce.PortXDP && isAddr(f.Iface) {
+	if f.WantsXDP() && isAddr(f.Iface) {
 		return nil, cli.Usagef("AF_XDP uses all addresses of an interface: name the interface of %s, "+
-			"or use --datapath udp", f.Iface)
+			"or leave out --datapath xdp and --mode", f.Iface)
 	}
 	open := roce.Open
 	if filepath.IsAbs(f.Iface) {

@@ -33,14 +33,21 @@ func TestWantsXDP(t *testing.T) {
 	}
 }
 
-// AF_XDP on one address is wrong usage, and the error names the flag.
+// AF_XDP on one address is wrong usage, and the error names the flags.
 func TestXDPOnAddress(t *testing.T) {
-	f := Flags{Iface: "127.0.0.1", Datapath: cli.Choice{Value: roce.PortXDP.String()}}
-	dev, err := f.Open(roce.Auto)
-	if err == nil {
-		_ = dev.Close()
-	}
-	if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), "--datapath") {
-		t.Errorf("Open() = %v", err)
+	for _, flag := range []string{"--datapath=xdp", "--mode=native"} {
+		f := Flags{Iface: "127.0.0.1"}
+		fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+		f.Register(fs)
+		if err := fs.Parse([]string{flag}); err != nil {
+			t.Fatal(err)
+		}
+		dev, err := f.Open(roce.Auto)
+		if err == nil {
+			_ = dev.Close()
+		}
+		if cli.Status(err) != cli.StatusUsage || !strings.Contains(err.Error(), "--datapath") {
+			t.Errorf("%s: Open() = %v", flag, err)
+		}
 	}
 }
