@@ -5,11 +5,13 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -465,13 +467,67 @@ func TestUserDir(t *testing.T) {
 }
 
 // An error says which folder is missing, and what to do.
-func TestNoRuntimeDir(t *testing.T) {
+func TestNoTemporaryDir(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
-	t.Setenv("XDG_RUNTIME_DIR", missing)
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("TMPDIR", missing)
 	_, err := New(Paths("lo")[1], Options{})
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing+", which") ||
 		!strings.Contains(err.Error(), "--socket") {
 		t.Errorf("New() = %v, want an error that names %s", err, missing)
+	}
+}
+
+// After su or sudo, and in containers, XDG_RUNTIME_DIR may not exist, or not belong to the user.
+func TestForeignRuntimeDir(t *testing.T) {
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp)
+	foreign := "/proc/1" // of root
+	if os.Geteuid() == 0 {
+		foreign = t.TempDir()
+		if err := os.Chown(foreign, 1, 1); err != nil {
+			t.Skip(err)
+		}
+	}
+	for _, dir := range []string{foreign, filepath.Join(tmp, "missing"), "/dev/null"} {
+		t.Setenv("XDG_RUNTIME_DIR", dir)
+		s, err := New(Paths("lo")[1], Options{})
+		if err != nil {
+			t.Errorf("with XDG_RUNTIME_DIR=%s: %v", dir, err)
+			continue
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A program finds the services of its user also if they have another environment.
+func TestOtherEnvironment(t *testing.T) {
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("TMPDIR", "/tmp")
+	name := fmt.Sprintf("test%d", os.Getpid())
+	path := Paths(name)[1]
+	s, err := New(path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = os.Remove(filepath.Dir(path)) // if it has no other sockets
+	}()
+	runtimeDir, tmp := t.TempDir(), t.TempDir()
+	for _, env := range [][2]string{{runtimeDir, ""}, {"", tmp}, {runtimeDir, tmp}} {
+		t.Setenv("XDG_RUNTIME_DIR", env[0])
+		t.Setenv("TMPDIR", env[1])
+		if list := PathsOf(name, 0); !slices.ContainsFunc(list, Answers) {
+			t.Errorf("no service at %q", list)
+		}
+		if list := Sockets(); !slices.Contains(list, path) {
+			t.Errorf("Sockets() = %q without %s", list, path)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -20,19 +21,39 @@ const suffix = ".sock"
 // NoSocket is the value of the flags --socket with which no service is started or joined.
 const NoSocket = "none"
 
-// userDir returns the folder with the sockets of services of the present user.
-func userDir() string {
-	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
-		return filepath.Join(d, "gorxe")
+// userDirs returns the folders with sockets of services of the present user, first the one for new
+// services. The others are those of the same user with another environment: cron jobs, su and
+// containers often have no XDG_RUNTIME_DIR, or jobs a TMPDIR of their own.
+func userDirs() (list []string) {
+	uid := os.Geteuid()
+	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) && isOwn(d) {
+		list = append(list, filepath.Join(d, "gorxe"))
 	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("gorxe-%d", os.Geteuid()))
+	for _, d := range []string{
+		filepath.Join(os.TempDir(), fmt.Sprintf("gorxe-%d", uid)),
+		fmt.Sprintf("/run/user/%d/gorxe", uid),
+		fmt.Sprintf("/tmp/gorxe-%d", uid),
+	} {
+		if !slices.Contains(list, d) {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// isOwn reports whether a directory belongs to the present user, as XDG_RUNTIME_DIR has to. After
+// su or sudo it may be that of another user, and in a container it may not exist.
+func isOwn(dir string) bool {
+	var st unix.Stat_t
+	return unix.Stat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR &&
+		int(st.Uid) == os.Geteuid()
 }
 
 // dirs returns the folders with sockets, that of root first.
-func dirs() []string { return []string{rootDir, userDir()} }
+func dirs() []string { return append([]string{rootDir}, userDirs()...) }
 
 // Paths returns the standard paths of the socket of a service for an interface or an address: that
-// of root's service, then that of the present user's.
+// of root's service, then those of the present user's.
 func Paths(name string) (list []string) {
 	if name == "" || strings.ContainsAny(name, "/\x00") {
 		return nil
@@ -69,11 +90,10 @@ func Sockets() (list []string) {
 // others could have made it first.
 func makeDir(dir string) error {
 	mode := os.FileMode(0o700)
-	switch dir {
-	case rootDir:
+	switch {
+	case dir == rootDir:
 		mode = 0o755
-	case userDir():
-	default:
+	case !slices.Contains(userDirs(), dir):
 		return nil
 	}
 	err := os.Mkdir(dir, mode)
@@ -90,9 +110,9 @@ func makeDir(dir string) error {
 	return checkDir(dir)
 }
 
-// checkDir returns an error if another user may replace a socket in the user's folder.
+// checkDir returns an error if another user may replace a socket in a folder of the user.
 func checkDir(dir string) error {
-	if dir != userDir() {
+	if !slices.Contains(userDirs(), dir) {
 		return nil
 	}
 	var st unix.Stat_t
