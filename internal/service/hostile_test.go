@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -438,8 +437,7 @@ func TestStaleSocket(t *testing.T) {
 }
 
 func TestUserDir(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", "")
-	t.Setenv("TMPDIR", t.TempDir())
+	setTemporaryDirs(t, t.TempDir(), "")
 	path := Paths("lo")[1]
 	if err := makeDir(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
@@ -466,11 +464,20 @@ func TestUserDir(t *testing.T) {
 	}
 }
 
+// setTemporaryDirs sets the folders for temporary files of all users and of this process, without
+// XDG_RUNTIME_DIR.
+func setTemporaryDirs(t *testing.T, shared, own string) {
+	t.Setenv("XDG_RUNTIME_DIR", "")
+	t.Setenv("TMPDIR", own)
+	before := sharedTmp
+	sharedTmp = shared
+	t.Cleanup(func() { sharedTmp = before })
+}
+
 // An error says which folder is missing, and what to do.
 func TestNoTemporaryDir(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
-	t.Setenv("XDG_RUNTIME_DIR", "")
-	t.Setenv("TMPDIR", missing)
+	setTemporaryDirs(t, missing, missing)
 	_, err := New(Paths("lo")[1], Options{})
 	if !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), missing+", which") ||
 		!strings.Contains(err.Error(), "--socket") {
@@ -481,7 +488,7 @@ func TestNoTemporaryDir(t *testing.T) {
 // After su or sudo, and in containers, XDG_RUNTIME_DIR may not exist, or not belong to the user.
 func TestForeignRuntimeDir(t *testing.T) {
 	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
+	setTemporaryDirs(t, tmp, "")
 	foreign := "/proc/1" // of root
 	if os.Geteuid() == 0 {
 		foreign = t.TempDir()
@@ -504,10 +511,12 @@ func TestForeignRuntimeDir(t *testing.T) {
 
 // A program finds the services of its user also if they have another environment.
 func TestOtherEnvironment(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", "")
-	t.Setenv("TMPDIR", "/tmp")
-	name := fmt.Sprintf("test%d", os.Getpid())
-	path := Paths(name)[1]
+	shared, private := t.TempDir(), t.TempDir()
+	setTemporaryDirs(t, shared, private)
+	path := Paths("lo")[1]
+	if filepath.Dir(filepath.Dir(path)) != shared {
+		t.Errorf("new services are at %s, want them in %s", path, shared)
+	}
 	s, err := New(path, Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -516,18 +525,20 @@ func TestOtherEnvironment(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
-		_ = os.Remove(filepath.Dir(path)) // if it has no other sockets
 	}()
-	runtimeDir, tmp := t.TempDir(), t.TempDir()
-	for _, env := range [][2]string{{runtimeDir, ""}, {"", tmp}, {runtimeDir, tmp}} {
-		t.Setenv("XDG_RUNTIME_DIR", env[0])
-		t.Setenv("TMPDIR", env[1])
-		if list := PathsOf(name, 0); !slices.ContainsFunc(list, Answers) {
-			t.Errorf("no service at %q", list)
+	find := func(runtimeDir, tmp string) {
+		t.Setenv("XDG_RUNTIME_DIR", runtimeDir)
+		t.Setenv("TMPDIR", tmp)
+		if !slices.Contains(PathsOf("lo", 0), path) || !slices.Contains(Sockets(), path) {
+			t.Errorf("with XDG_RUNTIME_DIR=%s and TMPDIR=%s, %s is not found", runtimeDir, tmp, path)
 		}
-		if list := Sockets(); !slices.Contains(list, path) {
-			t.Errorf("Sockets() = %q without %s", list, path)
-		}
+	}
+	find(t.TempDir(), "")
+	find("", t.TempDir())
+	find(t.TempDir(), t.TempDir())
+	setTemporaryDirs(t, filepath.Join(shared, "missing"), private)
+	if path := Paths("lo")[1]; filepath.Dir(filepath.Dir(path)) != private {
+		t.Errorf("new services are at %s, want them in %s", path, private)
 	}
 }
 

@@ -21,19 +21,24 @@ const suffix = ".sock"
 // NoSocket is the value of the flags --socket with which no service is started or joined.
 const NoSocket = "none"
 
+// sharedTmp is the folder for temporary files of all users. A variable for tests.
+var sharedTmp = "/tmp"
+
 // userDirs returns the folders with sockets of services of the present user, first the one for new
 // services. The others are those of the same user with another environment: cron jobs, su and
-// containers often have no XDG_RUNTIME_DIR, or jobs a TMPDIR of their own.
+// containers often have no XDG_RUNTIME_DIR. Jobs may have a TMPDIR of their own, so this comes
+// last, unless there is no other folder.
 func userDirs() (list []string) {
 	uid := os.Geteuid()
 	if d := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) && isOwn(d) {
 		list = append(list, filepath.Join(d, "gorxe"))
 	}
-	for _, d := range []string{
-		filepath.Join(os.TempDir(), fmt.Sprintf("gorxe-%d", uid)),
-		fmt.Sprintf("/run/user/%d/gorxe", uid),
-		fmt.Sprintf("/tmp/gorxe-%d", uid),
-	} {
+	name := fmt.Sprintf("gorxe-%d", uid)
+	shared, private := filepath.Join(sharedTmp, name), filepath.Join(os.TempDir(), name)
+	if unix.Access(sharedTmp, unix.W_OK|unix.X_OK) != nil {
+		shared, private = private, shared
+	}
+	for _, d := range []string{shared, fmt.Sprintf("/run/user/%d/gorxe", uid), private} {
 		if !slices.Contains(list, d) {
 			list = append(list, d)
 		}
