@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/gorxe/gorxe/xdp/veth"
 	"github.com/vishvananda/netlink"
@@ -152,6 +153,42 @@ func TestPermission(t *testing.T) {
 			}
 		})
 	}
+}
+
+// If a seccomp profile forbids bpf(2), as that of some containers, Open does not ask for
+// capabilities that the process has.
+func TestForbiddenBPF(t *testing.T) {
+	pair := newPair(t, veth.Options{})
+	err := pair.A.Do(func() error {
+		if err := forbidBPF(); err != nil {
+			return err
+		}
+		p, err := Open(pair.A.Iface, Options{})
+		if err == nil {
+			p.Close()
+		}
+		return err
+	})
+	if !errors.Is(err, ErrPermission) || !strings.Contains(err.Error(), "seccomp") ||
+		strings.Contains(err.Error(), "run as root") {
+		t.Errorf("Open() = %v", err)
+	}
+}
+
+// forbidBPF makes bpf(2) fail in the calling thread, which is not reused.
+func forbidBPF() error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the number of the call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_BPF},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	p := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER,
+		uintptr(unsafe.Pointer(&p)), 0, 0)
 }
 
 // dropCapabilities removes capabilities from the calling thread, which is not reused.

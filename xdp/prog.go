@@ -255,8 +255,8 @@ func loadProgram(queues int, frags, shared bool) (*program, error) {
 		Name: "gorxe_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
 	})
 	if errors.Is(err, unix.EPERM) && locked != nil {
-		return nil, fmt.Errorf("%w: run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK "+
-			"(before Linux 5.11 also CAP_SYS_RESOURCE)", ErrPermission)
+		return nil, fmt.Errorf("%w: %s", ErrPermission, remedy("run as root, or with CAP_NET_ADMIN, "+
+			"CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (before Linux 5.11 also CAP_SYS_RESOURCE)"))
 	}
 	if err != nil {
 		return nil, bpfError("create the map of sockets", err)
@@ -277,11 +277,20 @@ func loadProgram(queues int, frags, shared bool) (*program, error) {
 	return p, nil
 }
 
+// remedy returns what to do if bpf(2) fails with EPERM: missing, unless nothing is missing.
+func remedy(missing string) string {
+	if CheckPermission() != nil {
+		return missing
+	}
+	return "this process has the capabilities, but may not call bpf(2): allow it in the seccomp " +
+		"profile of the container, and use no user namespace (no rootless container)"
+}
+
 func bpfError(what string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM): // omit the library's hint about MEMLOCK, which is misleading
-		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN",
-			ErrPermission, what)
+		return fmt.Errorf("%w: cannot %s: %s", ErrPermission, what,
+			remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"))
 	case errors.Is(err, unix.EACCES): // err contains the verifier's message
 		return fmt.Errorf("%w: cannot %s: run as root, or with CAP_BPF and CAP_NET_ADMIN: %w",
 			ErrPermission, what, err)
