@@ -201,6 +201,11 @@ func TestReportIsOneLine(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	out.Reset()
+	report(&out, &cobra.Command{Use: "gorxe"}, errors.Join(errors.New("first"), errors.New("second")))
+	if got := out.String(); got != "gorxe: first; second\n" {
+		t.Errorf("got %q", got)
+	}
+	out.Reset()
 	report(&out, &cobra.Command{Use: "gorxe"}, Usagef("bad flag"))
 	if got := out.String(); got != "gorxe: bad flag (see 'gorxe --help')\n" {
 		t.Errorf("got %q", got)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -163,9 +164,13 @@ func flagError(err error) error {
 	return Usagef("%q for the flag --%s is not a whole number", value, name)
 }
 
+// joined matches the end of a line before one that is not indented: errors.Join puts it between
+// errors.
+var joined = regexp.MustCompile(`(\S)\n(\S)`)
+
 // report writes err as one line, even if its message has several.
 func report(w io.Writer, cmd *cobra.Command, err error) {
-	msg := strings.Join(strings.Fields(err.Error()), " ")
+	msg := strings.Join(strings.Fields(joined.ReplaceAllString(err.Error(), "$1; $2")), " ")
 	line := cmd.CommandPath() + ": " + msg
 	if Status(err) == StatusUsage {
 		line += fmt.Sprintf(" (see '%s --help')", cmd.CommandPath())
