@@ -5,6 +5,7 @@ package xdp
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -98,20 +99,27 @@ func Probe(iface string, ns int) (d Interface, err error) {
 
 // CheckPermission returns ErrPermission if the calling thread lacks a capability that Open needs.
 func CheckPermission() error {
+	// Programs may raise those that are only permitted.
+	enough, err := capable(func(d unix.CapUserData) uint32 { return d.Effective | d.Permitted })
+	if err == nil && !enough {
+		err = errors.New("it requires root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrPermission, err)
+	}
+	return nil
+}
+
+// capable reports whether a set of the calling thread has the capabilities that Open needs.
+func capable(set func(unix.CapUserData) uint32) (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
-		return fmt.Errorf("%w: read the capabilities: %w", ErrPermission, err)
+		return false, fmt.Errorf("read the capabilities: %w", err)
 	}
-	has := func(c int) bool {
-		return (data[c/32].Effective|data[c/32].Permitted)>>(c%32)&1 != 0 // programs may raise them
-	}
-	if has(unix.CAP_NET_ADMIN) && has(unix.CAP_NET_RAW) &&
-		(has(unix.CAP_BPF) || has(unix.CAP_SYS_ADMIN)) {
-		return nil
-	}
-	return fmt.Errorf("%w: it requires root, or CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF",
-		ErrPermission)
+	has := func(c int) bool { return set(data[c/32])>>(c%32)&1 != 0 }
+	return has(unix.CAP_NET_ADMIN) && has(unix.CAP_NET_RAW) &&
+		(has(unix.CAP_BPF) || has(unix.CAP_SYS_ADMIN)), nil
 }
 
 type prober struct {

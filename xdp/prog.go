@@ -279,7 +279,8 @@ func loadProgram(queues int, frags, shared bool) (*program, error) {
 
 // remedy returns what to do if bpf(2) fails with EPERM: missing, unless nothing is missing.
 func remedy(missing string) string {
-	if CheckPermission() != nil {
+	enough, err := capable(func(d unix.CapUserData) uint32 { return d.Effective })
+	if err != nil || !enough {
 		return missing
 	}
 	return "this process has the capabilities, but may not call bpf(2): allow it in the seccomp " +
