@@ -57,8 +57,9 @@ var (
 	ErrTransfer = errors.New("indirect: transfer failed")
 	// ErrClosed means that the Endpoint or the connection was closed.
 	ErrClosed = errors.New("indirect: closed")
-	// ErrMemory means that the local memory of a transfer is not inside its region.
-	ErrMemory = errors.New("indirect: the range is not inside the memory region")
+	// ErrMemory means that the local memory of a transfer is not inside its region, or that the
+	// region is not in the Endpoint's PD.
+	ErrMemory = errors.New("indirect: the range is not inside a memory region of the Endpoint's PD")
 )
 
 // Defaults and limits of Config.

@@ -41,7 +41,8 @@ func (c *Conn) post(t *Transfer, w *waiter) (TID, error) {
 		return 0, fmt.Errorf("%w: Join first", ErrLost)
 	case t.Len < 1 || t.Len > core.MaxLength:
 		return 0, ErrLength
-	case t.MR == nil || t.Off < 0 || t.Off > t.MR.Len() || t.Len > t.MR.Len()-t.Off:
+	case t.MR == nil || t.MR.PD() != e.pd || t.Off < 0 || t.Off > t.MR.Len() ||
+		t.Len > t.MR.Len()-t.Off:
 		return 0, ErrMemory
 	case e.events.space() < eventsEach*(e.busy+1):
 		return 0, ErrFull // the program must read events first

@@ -368,7 +368,7 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%+v: %v; want %v", c.cfg, err, c.want)
 		}
 	}
-	a, _ := newPair(t, loopback.Plan{}, Config{Entries: 2}, Config{Entries: 2, MaxTransfer: 4096})
+	a, b := newPair(t, loopback.Plan{}, Config{Entries: 2}, Config{Entries: 2, MaxTransfer: 4096})
 	for _, c := range []struct {
 		x    Transfer
 		want error
@@ -377,6 +377,7 @@ func TestErrors(t *testing.T) {
 		{Transfer{MR: a.mr}, ErrLength},
 		{Transfer{MR: a.mr, Off: rigMem - 1, Len: 2}, ErrMemory},
 		{Transfer{Len: 2}, ErrMemory},
+		{Transfer{MR: b.mr, Len: 2}, ErrMemory}, // would end the connection
 	} {
 		if err := a.conn.Post(&c.x); !errors.Is(err, c.want) {
 			t.Errorf("%+v: %v; want %v", c.x, err, c.want)
