@@ -169,7 +169,7 @@ func (c *Channel) push(m *Message, n int) error {
 	switch {
 	case c.closed:
 		return ErrClosed
-	case m.ch != c || c.free>>m.slot&1 != 0 || c.slots[m.slot].filled:
+	case m == nil || m.ch != c || c.free>>m.slot&1 != 0 || c.slots[m.slot].filled:
 		return fmt.Errorf("%w: Push of a message that Reserve of channel %q did not return, or twice",
 			ErrConfig, c.cfg.Name)
 	}

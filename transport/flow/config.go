@@ -45,8 +45,8 @@ var (
 	ErrClosed = errors.New("flow: closed")
 	// ErrBroken means that an operation failed and ended the connection.
 	ErrBroken = errors.New("flow: the connection broke")
-	// ErrBusy means that a scheduler uses the object, or has started.
-	ErrBusy = errors.New("flow: in use by a scheduler")
+	// ErrBusy means that a scheduler or a reader uses the object.
+	ErrBusy = errors.New("flow: in use")
 	// ErrStale means that a message is older than SendConfig.MaxAge.
 	ErrStale = errors.New("flow: message too old")
 )

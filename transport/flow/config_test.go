@@ -113,6 +113,7 @@ func TestConfigErrors(t *testing.T) {
 		{"action", send(SendConfig{OnLate: Drop}), ErrConfig, "needs a deadline"},
 		{"retries", send(SendConfig{OnLate: Retry, Deadline: 1}), ErrConfig, "0 retries"},
 		{"write", func() error { return ch.Write(make([]byte, 1001)) }, ErrTooLong, "takes 1000"},
+		{"push nil", func() error { return ch.Push(nil, 1) }, ErrConfig, "did not return"},
 		{"peer's channel", func() error { return to.Channel().Write(nil) }, ErrConfig,
 			"the peer writes"},
 		{"close in use", func() error { return b.layer[0].Close() }, ErrBusy, "before the layer"},

@@ -92,6 +92,10 @@ func NewScheduler(c SchedulerConfig) (*Scheduler, error) {
 		return nil, err
 	}
 	for i, l := range s.cfg.Layers {
+		if l == nil {
+			s.detach(i)
+			return nil, fmt.Errorf("%w: layer %d is nil", ErrConfig, i)
+		}
 		if (c.Clock == nil) != (l.cfg.Clock == nil) {
 			s.detach(i)
 			return nil, fmt.Errorf("%w: the scheduler and its layers need the same Clock",

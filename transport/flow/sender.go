@@ -128,7 +128,8 @@ func (s *Sender) Send(ctx context.Context, region *roce.MR, off, n int) error {
 	l.mu.Unlock()
 	switch {
 	case used:
-		return fmt.Errorf("%w: push a message into the channel of its task", ErrBusy)
+		return fmt.Errorf("%w: a scheduler sends: push a message into the channel of its task",
+			ErrBusy)
 	case n < 0 || n > s.peer.size:
 		return fmt.Errorf("%w: %d bytes, the receiver takes %d", ErrTooLong, n, s.peer.size)
 	case region == nil || region.PD() != l.pd:
