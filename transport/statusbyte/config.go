@@ -46,6 +46,8 @@ var (
 	ErrPeer = errors.New("statusbyte: the peer does not speak status byte version 1")
 	// ErrTooLong means that data does not fit into a block.
 	ErrTooLong = errors.New("statusbyte: data longer than a block")
+	// ErrBlock means that a Fill was sent or dropped before.
+	ErrBlock = errors.New("statusbyte: the caller does not have the block")
 	// ErrClosed means that the Sender or Receiver was closed.
 	ErrClosed = errors.New("statusbyte: closed")
 	// ErrBroken means that an operation failed and ended the connection.
@@ -100,6 +102,9 @@ func (c *Config) check() error {
 	case c.SendDepth < 0 || c.SendDepth > maxDepth || c.CQDepth < 0 || c.CQDepth > maxDepth:
 		return fmt.Errorf("%w: send queue depth %d, completion queue depth %d: choose 0 to %d",
 			ErrConfig, c.SendDepth, c.CQDepth, maxDepth)
+	case c.SendDepth > 0 && c.SendDepth < blockWRs:
+		return fmt.Errorf("%w: send queue depth %d: a block takes %d work requests", ErrConfig,
+			c.SendDepth, blockWRs)
 	case c.Idle < 0 || c.Idle > MaxPause || c.Spin > MaxPause:
 		return fmt.Errorf("%w: Spin is %v, Idle is %v: choose at most %v for each", ErrConfig,
 			c.Spin, c.Idle, MaxPause)

@@ -28,8 +28,9 @@ type Sender struct {
 	// moved wakes a goroutine that waits for a send block while no block is being sent.
 	moved chan struct{}
 
-	own      []byte // the first array
-	view     []byte // the second array, in look
+	own      []byte   // the first array
+	uses     []uint64 // how many Fills of each send block have been sent or dropped
+	view     []byte   // the second array, in look
 	packets  [256]uint16
 	fillAt   int  // where the search for an empty send block begins
 	sendAt   int  // where the search for an empty receive block begins
@@ -131,7 +132,8 @@ func (s *Sender) connect(ctx context.Context, addr netip.AddrPort, cfg Config,
 	if s.look, err = s.ep.AddMR(arrayLen(cfg.Blocks), roce.LocalWrite); err != nil {
 		return err
 	}
-	s.own, s.view = make([]byte, cfg.Blocks), s.look.Bytes()[:cfg.Blocks]
+	s.own, s.uses = make([]byte, cfg.Blocks), make([]uint64, cfg.Blocks)
+	s.view = s.look.Bytes()[:cfg.Blocks]
 	s.prepare()
 	return nil
 }
@@ -185,6 +187,7 @@ type Fill struct {
 	Data   []byte
 	s      *Sender
 	block  int
+	use    uint64 // of the block: after Send, Post or Drop the Fill is stale
 	device uint8
 }
 
@@ -203,7 +206,7 @@ func (s *Sender) Fill(ctx context.Context, device uint8) (Fill, error) {
 		if i >= 0 {
 			at := i*stride(s.cfg.BlockSize) + HeaderLen
 			return Fill{Data: s.data.Bytes()[at : at+s.cfg.BlockSize : at+s.cfg.BlockSize], s: s,
-				block: i, device: device}, nil
+				block: i, use: s.uses[i], device: device}, nil
 		}
 		// Other goroutines are filling all blocks and need turn to send them.
 		select {
@@ -247,19 +250,32 @@ func (s *Sender) signalMoved() {
 	}
 }
 
-// Drop returns the block unsent. It waits for a call that is sending.
+// Drop returns the block unsent. It waits for a call that is sending. After Send, Post or Drop it
+// has no effect.
 func (f Fill) Drop() {
 	f.s.turn <- struct{}{}
-	f.s.own[f.block] = Empty
-	f.s.signalMoved()
+	if f.take() == nil {
+		f.s.own[f.block] = Empty
+		f.s.signalMoved()
+	}
 	f.s.release()
+}
+
+// take ends the holder's use of the block, or returns ErrBlock if it has ended. The caller holds
+// turn.
+func (f Fill) take() error {
+	if f.s.uses[f.block] != f.use {
+		return fmt.Errorf("%w: call Fill again", ErrBlock)
+	}
+	f.s.uses[f.block]++
+	return nil
 }
 
 // Send sends the first n bytes of Data as the device's next packet. It waits for an empty receive
 // block, synchronizing as needed, and returns when the WRITEs are posted. Flush waits for their
 // completion. After an error the packet has not been sent and never will be, and the block is free
-// again. last marks the end of the device's stream. See the package documentation about Manual
-// progress.
+// again: to send it later, fill another one. A second Send or Post returns ErrBlock. last marks the
+// end of the device's stream. See the package documentation about Manual progress.
 func (f Fill) Send(ctx context.Context, n int, last bool) error {
 	err := f.post(ctx, n, last, true)
 	if err == nil {
@@ -291,6 +307,9 @@ func (f Fill) post(ctx context.Context, n int, last, ahead bool) error {
 		return err
 	}
 	defer f.s.release()
+	if err := f.take(); err != nil {
+		return err
+	}
 	h := header{device: f.device, packet: f.s.packets[f.device], length: uint32(n)}
 	if last {
 		h.flags = FlagLast

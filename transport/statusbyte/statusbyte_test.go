@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -132,6 +133,64 @@ func TestTransfer(t *testing.T) {
 const largeBlock = 4 * earlyFrom
 
 // transfer sends packets of devs devices concurrently and checks what arrives.
+// A Fill that was sent or dropped does nothing: its block may belong to another one.
+func TestFillOnce(t *testing.T) {
+	a, b := devices(t, loopback.Config{})
+	s, r := pair(t, a, b, Config{}, Config{Blocks: 2, BlockSize: 16})
+	ctx := within(t)
+	fill := func() Fill {
+		t.Helper()
+		f, err := s.Fill(ctx, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	sent := fill()
+	if err := sent.Send(ctx, copy(sent.Data, "one"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	failed, next := fill(), fill() // the two blocks
+	if err := failed.Send(ctx, 17, false); !errors.Is(err, ErrTooLong) {
+		t.Errorf("Send(17) = %v, want ErrTooLong", err)
+	}
+	for _, f := range []Fill{sent, failed} {
+		f.Drop()
+		if err := f.Send(ctx, 3, false); !errors.Is(err, ErrBlock) {
+			t.Errorf("a second Send() = %v, want ErrBlock", err)
+		}
+	}
+	if err := next.Send(ctx, copy(next.Data, "two"), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	var got []string
+	for {
+		b, err := r.Receive(ctx)
+		if err != nil {
+			break
+		}
+		got = append(got, string(b.Data))
+		b.Release()
+	}
+	if want := []string{"one", "two"}; !slices.Equal(got, want) {
+		t.Errorf("received %q, want %q", got, want)
+	}
+}
+
+// A block takes two work requests, so a shorter queue could never send.
+func TestSendDepthOne(t *testing.T) {
+	a, _ := devices(t, loopback.Config{})
+	if s, err := Init(within(t), a, testAddr(a), Config{SendDepth: 1}); !errors.Is(err, ErrConfig) {
+		t.Errorf("Init() = %v, %v, want ErrConfig", s, err)
+	}
+}
+
 func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
 	t.Helper()
 	ctx := within(t)
