@@ -40,9 +40,12 @@ type pending struct {
 	requests chan *roce.Request
 }
 
-// Listen makes dev accept connections at addr.
+// Listen makes dev accept connections at addr. In virtual time it returns roce.ErrVirtualTime.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg ListenConfig) (*Listener, error) {
 	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if err := accept.RealTime(dev); err != nil {
 		return nil, err
 	}
 	o := roce.ListenOptions{Peers: cfg.Peers}

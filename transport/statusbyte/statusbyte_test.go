@@ -191,6 +191,23 @@ func TestSendDepthOne(t *testing.T) {
 	}
 }
 
+// Accept answers several requests at a time, by goroutines, which virtual time does not know.
+func TestVirtualTime(t *testing.T) {
+	link, err := loopback.NewLink(loopback.Config{Virtual: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expert := roce.Expert{Clock: link.Now, Wait: loopback.NewSim(link).Wait}
+	dev, err := roce.New(link.Port(1), roce.WithExpert(expert))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dev.Close()
+	if _, err := Listen(dev, testAddr(dev), Config{}); !errors.Is(err, roce.ErrVirtualTime) {
+		t.Errorf("Listen() = %v, want ErrVirtualTime", err)
+	}
+}
+
 func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
 	t.Helper()
 	ctx := within(t)

@@ -35,6 +35,16 @@ func ListenOptions(list roce.PeerList, permits func(peer netip.Addr) bool) roce.
 	return o
 }
 
+// RealTime returns an error if a device is in virtual time: an Acceptor answers requests in
+// goroutines, which are no processes of a simulation, so that Accept could wait forever.
+func RealTime(dev *roce.Device) error {
+	if dev.Virtual() {
+		return fmt.Errorf("%w: this Listener needs real time, even with Expert.Wait",
+			roce.ErrVirtualTime)
+	}
+	return nil
+}
+
 // Config describes an Acceptor.
 type Config[R interface{ Close() error }] struct {
 	Listener *roce.Listener
