@@ -18,6 +18,9 @@ type Listener struct {
 
 // Listen makes the Endpoint accept connections at addr. See roce.Device.Listen.
 func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
+	if err := accept.RealTime(e.dev); err != nil {
+		return nil, err
+	}
 	r, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns, Peers: e.cfg.Peers})
 	if err != nil {
 		return nil, err
