@@ -16,7 +16,8 @@ type Listener struct {
 	a  *accept.Acceptor[*Conn]
 }
 
-// Listen makes the Endpoint accept connections at addr. See roce.Device.Listen.
+// Listen makes the Endpoint accept connections at addr. See roce.Device.Listen. In virtual time it
+// returns roce.ErrVirtualTime: use Prepare and Join there.
 func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
 	if err := accept.RealTime(e.dev); err != nil {
 		return nil, err

@@ -40,6 +40,11 @@
 // is empty again afterwards. Different sizes are rejected, with both sides' numbers, before
 // anything is sent.
 //
+// A Receiver sends nothing. So it does not notice that its sender was killed or that the sender's
+// host is gone: Receive waits until its ctx ends, and the memory is in use until Close. A program
+// that needs to know it limits the time of Receive, and its sender sends at least an empty packet
+// in that time.
+//
 // # Concurrency
 //
 // A Sender's methods may be called from any goroutine: fills run concurrently, sending is
