@@ -132,7 +132,6 @@ func TestTransfer(t *testing.T) {
 // largeBlock takes several batches of frames.
 const largeBlock = 4 * earlyFrom
 
-// transfer sends packets of devs devices concurrently and checks what arrives.
 // A Fill that was sent or dropped does nothing: its block may belong to another one.
 func TestFillOnce(t *testing.T) {
 	a, b := devices(t, loopback.Config{})
@@ -208,6 +207,7 @@ func TestVirtualTime(t *testing.T) {
 	}
 }
 
+// transfer sends packets of devs devices concurrently and checks what arrives.
 func transfer(t *testing.T, s *Sender, r *Receiver, devs, packets int) {
 	t.Helper()
 	ctx := within(t)
