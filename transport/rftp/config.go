@@ -69,7 +69,7 @@ var (
 	ErrBlock = core.ErrBlock
 	// ErrLength means that something is longer than the protocol allows.
 	ErrLength = core.ErrLength
-	// ErrClosed means that this side has closed the connection or the listener.
+	// ErrClosed means that this side has closed the connection.
 	ErrClosed = errors.New("rftp: closed")
 	// ErrMismatch means that both sides' limits exclude each other. The error is a *MismatchError.
 	ErrMismatch = errors.New("rftp: the sides do not agree")

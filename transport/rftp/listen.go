@@ -71,8 +71,9 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg ListenConfig) (*Listener,
 // Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return l.l.Addr() }
 
-// Accept waits for the next connection. Its error is that of ctx or of the roce.Listener. Requests
-// of other protocols, and of peers whose limits do not fit, are rejected; see ListenConfig.Refused.
+// Accept waits for the next connection. Its error is that of ctx, roce.ErrClosed, or that of a
+// device that failed. Requests of other protocols, and of peers whose limits do not fit, are
+// rejected; see ListenConfig.Refused.
 func (l *Listener) Accept(ctx context.Context) (*Conn, error) { return l.a.Accept(ctx) }
 
 // Close stops listening. Connections that Accept has returned continue.
