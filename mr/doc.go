@@ -21,7 +21,8 @@
 // therefore never matches a newer MR. A peer that knows some keys learns nothing about others: with
 // N regions registered, a guess matches one with a probability of N in 2^32, and must still match
 // its PD, range and access flags. Local and remote keys come from two unrelated permutations and
-// are kept in two tables. A live value is never in both. An MR without remote access has no R_Key.
+// are kept in two tables. A live value is never in both, except for memory of another process
+// ([Table.RegisterForeign]). An MR without remote access has no R_Key.
 //
 // # Memory model
 //

@@ -15,6 +15,8 @@ type Backing interface {
 
 // RegisterForeign is Register for memory of another process. mem is the local copy; its address
 // must equal that of the original modulo 8. Checks of the MR's keys return Foreign instead of OK.
+// With remote access the L_Key is the R_Key, as in the kernel's rxe: some programs of verbs send
+// the L_Key to their peer. The L_Key may then be a value that a deregistered region had.
 func (t *Table) RegisterForeign(pd *PD, mem []byte, iova uint64, a Access, b Backing) (*MR, error) {
 	return t.register(pd, mem, iova, a, nil, b)
 }

@@ -82,9 +82,7 @@ func (b *bucket) has(key Key) bool { return b.indexOf(key) < bucketSize }
 // draw returns the next key of the sequence whose bucket has a free slot and which is not live in
 // the other index. At least a fifth of the slots are free, so it skips few keys.
 func (x *index) draw(other *index) (Key, error) {
-	if x.used >= perBucket*len(*x.cur.Load()) {
-		x.grow()
-	}
+	x.reserve()
 	for b, o := *x.cur.Load(), *other.cur.Load(); x.next < 1<<32; {
 		key := x.perm.at(uint32(x.next))
 		x.next++
@@ -93,6 +91,13 @@ func (x *index) draw(other *index) (Key, error) {
 		}
 	}
 	return 0, fmt.Errorf("after %d keys: %w", x.next, ErrExhausted)
+}
+
+// reserve makes room for another key.
+func (x *index) reserve() {
+	if x.used >= perBucket*len(*x.cur.Load()) {
+		x.grow()
+	}
 }
 
 func (x *index) insert(key Key, m *MR) {

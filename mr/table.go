@@ -138,8 +138,13 @@ func checkRegistration(mem []byte, iova uint64, a Access) error {
 }
 
 // assignKeys draws the keys. It skips values that are live in the other table: an L_Key must not be
-// valid as an R_Key, nor the reverse.
+// valid as an R_Key, nor the reverse. Foreign regions are the exception; see RegisterForeign.
 func (t *Table) assignKeys(m *MR, remote bool) (err error) {
+	if remote && m.access&foreign != 0 {
+		m.rkey, err = t.drawShared()
+		m.lkey = m.rkey
+		return err
+	}
 	if m.lkey, err = t.draw(&t.local, &t.remote); err != nil {
 		return err
 	}
@@ -158,6 +163,17 @@ func (t *Table) draw(x, other *index) (Key, error) {
 	for {
 		key, err := x.draw(other)
 		if err != nil || t.owner(key) == nil {
+			return key, err
+		}
+	}
+}
+
+// drawShared returns the next R_Key that also fits as an L_Key.
+func (t *Table) drawShared() (Key, error) {
+	t.local.reserve()
+	for b := *t.local.cur.Load(); ; {
+		key, err := t.draw(&t.remote, &t.local)
+		if err != nil || b.of(key).has(0) {
 			return key, err
 		}
 	}

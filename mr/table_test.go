@@ -238,6 +238,63 @@ func TestKeyDomains(t *testing.T) {
 	}
 }
 
+// Programs of verbs may send the L_Key of a region to their peer.
+func TestForeignKeys(t *testing.T) {
+	tab, pd := newTable(t, Config{})
+	mem := words(8)
+	seen := map[Key]bool{}
+	var all []*MR
+	for range many(1 << 14) {
+		m, err := tab.RegisterForeign(pd, mem, 0, allRemote, noBacking{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := register(t, tab, pd, mem, 0, allRemote)
+		all = append(all, m, own)
+		if m.LKey() == 0 || m.LKey() != m.RKey() || seen[m.LKey()] || seen[own.RKey()] {
+			t.Fatalf("keys %#x, %#x and %#x: zero, different or repeated", m.LKey(), m.RKey(),
+				own.RKey())
+		}
+		seen[m.RKey()], seen[own.RKey()] = true, true
+	}
+	for _, m := range all {
+		want := Foreign
+		if m.LKey() != m.RKey() {
+			want = OK
+		}
+		if _, v := tab.CheckRemote(pd, m.RKey(), 0, 8, RemoteRead); v != want {
+			t.Fatalf("R_Key %#x: %v, want %v", m.RKey(), v, want)
+		}
+		if _, v := tab.CheckLocal(pd, m.LKey(), 0, 8, LocalWrite); v != want {
+			t.Fatalf("L_Key %#x: %v, want %v", m.LKey(), v, want)
+		}
+	}
+	for _, m := range all {
+		if err := tab.Deregister(m); err != nil {
+			t.Fatal(err)
+		}
+		if _, v := tab.CheckLocal(pd, m.LKey(), 0, 8, 0); v != BadKey {
+			t.Fatalf("L_Key of a deregistered region: %v", v)
+		}
+	}
+	if tab.local.used != 0 || tab.remote.used != 0 {
+		t.Errorf("%d L_Keys and %d R_Keys left, want 0", tab.local.used, tab.remote.used)
+	}
+
+	m, err := tab.RegisterForeign(pd, mem, 0, LocalWrite, noBacking{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.RKey() != 0 {
+		t.Errorf("a region without remote access has the R_Key %#x", m.RKey())
+	}
+}
+
+type noBacking struct{}
+
+func (noBacking) Load([]byte) bool          { return false }
+func (noBacking) Store(_, _ []byte, _ bool) {}
+
 func TestInvalidate(t *testing.T) {
 	tab, pd := newTable(t, Config{})
 	pd2, _ := tab.AllocPD()

@@ -35,9 +35,7 @@ func (t *Table) AllocTaggedWindow(pd *PD, typ WindowType) (*Window, error) {
 // use.
 func (t *Table) drawPrefix() (Key, error) {
 	x := &t.tagged
-	if x.used >= perBucket*len(*x.cur.Load()) {
-		x.grow()
-	}
+	x.reserve()
 	b := *x.cur.Load()
 	for range maxPrefixTries {
 		prefix := x.perm.at(uint32(x.next)) >> tagBits

@@ -352,6 +352,20 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// Some programs send the L_Key of a region to their peer.
+func TestOneKey(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	if a.lkey != a.rkey {
+		t.Errorf("L_Key %#x, R_Key %#x: different", a.lkey, a.rkey)
+	}
+	b.post(b.sendWR(1, 0, sendSignaled, mr.AddrOf(a.mem), uint64(a.lkey), 64))
+	want(t, b.wait(b.cring), 1, 0, 1)
+	const local = 1
+	if _, _, rkey := a.reg(a.pd, a.mem, local); rkey != 0 {
+		t.Errorf("R_Key %#x without remote access", rkey)
+	}
+}
+
 // A program unmaps registered memory.
 func TestUnmapped(t *testing.T) {
 	a, b := connected(t, 2, 1<<16)
