@@ -105,7 +105,7 @@ func (a *addressHandle) destroy() {
 
 func (c *Context) destroyAH(r *request) syscall.Errno {
 	h := r.in.U32()
-	a, no := get[*addressHandle](c, h)
+	a, no := doomed[*addressHandle](c, h)
 	if no != 0 {
 		return no
 	}

@@ -88,6 +88,16 @@ func get[T any](c *Context, handle uint32) (T, syscall.Errno) {
 	return o, 0
 }
 
+// doomed is get for calls that destroy the object. Like the kernel, they fail with ENOENT if there
+// is none.
+func doomed[T any](c *Context, handle uint32) (T, syscall.Errno) {
+	o, ok := c.objects[handle].(T)
+	if !ok {
+		return o, syscall.ENOENT
+	}
+	return o, 0
+}
+
 // errnos maps errors to the numbers that the kernel returns.
 var errnos = []struct {
 	err   error

@@ -276,7 +276,7 @@ func (c *Context) reqNotifyCQ(r *request) syscall.Errno {
 func (c *Context) destroyCQ(r *request) syscall.Errno {
 	r.in.Skip(8)
 	h := r.in.U32()
-	q, no := get[*completionQueue](c, h)
+	q, no := doomed[*completionQueue](c, h)
 	if no != 0 {
 		return no
 	}

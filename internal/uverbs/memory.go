@@ -33,7 +33,7 @@ func (c *Context) allocPD(r *request) syscall.Errno {
 
 func (c *Context) deallocPD(r *request) syscall.Errno {
 	h := r.in.U32()
-	pd, no := get[*roce.PD](c, h)
+	pd, no := doomed[*roce.PD](c, h)
 	if no != 0 {
 		return no
 	}
@@ -251,7 +251,7 @@ func (m *memoryRegion) destroy() error {
 
 func (c *Context) deregMR(r *request) syscall.Errno {
 	h := r.in.U32()
-	m, no := get[*memoryRegion](c, h)
+	m, no := doomed[*memoryRegion](c, h)
 	if no != 0 {
 		return no
 	}

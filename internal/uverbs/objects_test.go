@@ -396,6 +396,38 @@ func TestUnmapped(t *testing.T) {
 	}
 }
 
+// Objects that do not exist, or no longer, are destroyed.
+func TestDestroyTwice(t *testing.T) {
+	p := pair(t, testbed.Config{})[0]
+	pd := p.pd()
+	cq, _ := p.cq(10, -1, 1)
+	h, _, _ := p.reg(pd, make([]byte, 64), 1)
+	const none = 99
+	for _, c := range []struct {
+		name         string
+		command, obj uint32
+		out          int
+	}{
+		{"DEREG_MR", cmdDeregMR, h, 0},
+		{"DESTROY_CQ", cmdDestroyCQ, cq, 8},
+		{"DEALLOC_PD", cmdDeallocPD, pd, 0},
+		{"DESTROY_QP", cmdDestroyQP, none, 4},
+		{"DESTROY_SRQ", cmdDestroySRQ, none, 4},
+		{"DESTROY_AH", cmdDestroyAH, none, 0},
+	} {
+		body := enc(c.obj)
+		if c.out > 0 {
+			body = enc(uint64(0), c.obj, uint32(0))
+		}
+		if c.obj != none {
+			p.do(c.command, body, c.out, 0)
+		}
+		if _, _, no := p.try(c.command, body, c.out, 0); no != syscall.ENOENT {
+			t.Errorf("%s without an object = %v, want ENOENT", c.name, no)
+		}
+	}
+}
+
 func TestResizeCQ(t *testing.T) {
 	a, b := connected(t, 2, 4096)
 	const n = 15

@@ -215,7 +215,7 @@ func (q *queuePair) forget() {
 func (c *Context) destroyQP(r *request) syscall.Errno {
 	r.in.Skip(8)
 	h := r.in.U32()
-	q, no := get[*queuePair](c, h)
+	q, no := doomed[*queuePair](c, h)
 	if no != 0 {
 		return no
 	}

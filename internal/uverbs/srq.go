@@ -202,7 +202,7 @@ func (c *Context) querySRQ(r *request) syscall.Errno {
 func (c *Context) destroySRQ(r *request) syscall.Errno {
 	r.in.Skip(8)
 	h := r.in.U32()
-	q, no := get[*sharedQueue](c, h)
+	q, no := doomed[*sharedQueue](c, h)
 	if no != 0 {
 		return no
 	}

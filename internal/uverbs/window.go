@@ -38,7 +38,7 @@ func (c *Context) allocMW(r *request) syscall.Errno {
 
 func (c *Context) deallocMW(r *request) syscall.Errno {
 	h := r.in.U32()
-	w, no := get[inside.MW](c, h)
+	w, no := doomed[inside.MW](c, h)
 	if no != 0 {
 		return no
 	}
