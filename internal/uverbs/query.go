@@ -14,7 +14,6 @@ import (
 const (
 	maxMRSize   = maxMirror
 	maxQPs      = 1 << 16
-	maxMRs      = 1 << 20
 	maxSRQs     = 1 << 16
 	maxAHs      = 1 << 16
 	maxMcast    = 1 << 13 // groups
@@ -46,7 +45,7 @@ const (
 func (c *Context) putDevice(e *abi.Encoder) {
 	guid := c.dev.NodeGUID()
 	limits := c.dev.dev.Limits()
-	qps, mrs, size := uint32(min(maxQPs, limits.QPs)), uint32(min(maxMRs, limits.MRs)),
+	qps, mrs, size := uint32(min(maxQPs, limits.QPs)), uint32(min(maxObjects, limits.MRs)),
 		uint64(maxMRSize)
 	if limits.Memory > 0 {
 		size = min(size, limits.Memory)

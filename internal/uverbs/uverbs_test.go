@@ -20,6 +20,10 @@ func TestQueries(t *testing.T) {
 	if n := le.Uint32(out[52:]); n != maxQPs {
 		t.Errorf("max_qp = %d, want %d", n, maxQPs)
 	}
+	if mrs, mws := le.Uint32(out[80:]), le.Uint32(out[120:]); mrs != maxObjects ||
+		mws != maxObjects {
+		t.Errorf("max_mr = %d, max_mw = %d, want %d", mrs, mws, maxObjects)
+	}
 	if out[171] != 1 {
 		t.Errorf("phys_port_cnt = %d, want 1", out[171])
 	}
