@@ -262,11 +262,11 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 		return err
 	}
 	if rule.fixed != 0 && n != uint64(rule.fixed) {
-		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrInvalidWR, wr.Op,
+		return fmt.Errorf("%w: %s needs %d bytes of local memory, got %d", ErrWRLength, wr.Op,
 			rule.fixed, n)
 	}
 	if n > MaxMessage {
-		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrInvalidWR, n)
+		return fmt.Errorf("%w: message of %d bytes, the limit is 2^31", ErrWRLength, n)
 	}
 	if q.typ == UD {
 		var path *frame.Path
@@ -282,7 +282,7 @@ func (q *QP) fillWQE(i uint32, wr *SendWR) error {
 				"create one with Device.CreateAH", ErrInvalidWR)
 		}
 		if n > uint64(q.mtu.Load()) {
-			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrInvalidWR, n,
+			return fmt.Errorf("%w: UD message of %d bytes, the path MTU is %d", ErrWRLength, n,
 				q.mtu.Load())
 		}
 		*q.ahAt(i) = path

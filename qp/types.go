@@ -2,6 +2,7 @@ package qp
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 
 	"github.com/gorxe/gorxe/bth"
@@ -366,9 +367,11 @@ var (
 		"wait for completions, or create the QP with a deeper send queue")
 	ErrRQFull = errors.New("qp: receive queue full; " +
 		"wait for receives to complete, or create a deeper queue")
-	ErrForeign    = errors.New("qp: object of another device; use objects of one device together")
-	ErrHasSRQ     = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
-	ErrInvalidWR  = errors.New("qp: invalid work request")
+	ErrForeign   = errors.New("qp: object of another device; use objects of one device together")
+	ErrHasSRQ    = errors.New("qp: the QP uses an SRQ; post receives to the SRQ")
+	ErrInvalidWR = errors.New("qp: invalid work request")
+	// ErrWRLength is an ErrInvalidWR: its operation, or the path MTU for UD, forbids the length.
+	ErrWRLength   = fmt.Errorf("%w: wrong length", ErrInvalidWR)
 	ErrInvalidKey = errors.New("qp: lkey does not cover the SGE's memory; " +
 		"register it with the access that the operation needs")
 	ErrInvalidAttr  = errors.New("qp: invalid attribute")

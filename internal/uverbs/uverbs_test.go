@@ -158,6 +158,24 @@ func TestBadLocalKey(t *testing.T) {
 	want(t, a.wait(a.cring), 1, 4, 0)
 }
 
+// Programs post messages that are too long, or too short for an atomic.
+func TestBadLength(t *testing.T) {
+	a, b := connected(t, 2, 4096)
+	wr := a.sendWR(1, 6, sendSignaled, mr.AddrOf(b.mem), 0, 9)
+	le.PutUint32(wr[48:], b.rkey)
+	a.post(wr)
+	want(t, a.wait(a.cring), 1, 1, 0)
+
+	p := pair(t, testbed.Config{})
+	a, b = p[0].setup(4, 8192), p[1].setup(4, 8192)
+	a.connect(nil, 4)
+	_, num := a.createAH(a.pd, b.addr, 64)
+	wr = a.sendWR(2, 2, sendSignaled, 0, 0, 8192)
+	copy(wr[36:40], num)
+	a.post(wr)
+	want(t, a.wait(a.cring), 2, 1, 0)
+}
+
 func TestDatagram(t *testing.T) {
 	p := pair(t, testbed.Config{})
 	a, b := p[0].setup(4, 8192), p[1].setup(4, 8192)

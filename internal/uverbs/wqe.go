@@ -2,6 +2,7 @@ package uverbs
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"github.com/gorxe/gorxe/bth"
 	"github.com/gorxe/gorxe/internal/inside"
@@ -147,14 +148,13 @@ func (q *queuePair) Sends() bool {
 			break
 		}
 		q.pulled++
-		ok := q.decodeSend(q.sq.slot(q.sq.index))
-		q.sq.index = (q.sq.index + 1) & q.sq.mask
-		if ok {
-			_, err := q.inner.Post(d.wr[:])
-			ok = err == nil
+		err := qp.ErrInvalidWR
+		if q.decodeSend(q.sq.slot(q.sq.index)) {
+			_, err = q.inner.Post(d.wr[:])
 		}
-		if !ok {
-			q.refuse()
+		q.sq.index = (q.sq.index + 1) & q.sq.mask
+		if err != nil {
+			q.refuse(err)
 			continue
 		}
 		posted = true
@@ -174,10 +174,13 @@ func (q *queuePair) newTurn() {
 }
 
 // refuse completes the work request in Device.wr, which the engine cannot execute, and ends the QP.
-func (q *queuePair) refuse() {
+func (q *queuePair) refuse(err error) {
 	wc := qp.WC{ID: q.c.dev.wr[0].ID, Status: qp.LocQPOpErr, QPN: q.inner.QPN()}
-	if q.inner.State() == qp.Err {
+	switch {
+	case q.inner.State() == qp.Err:
 		wc.Status = qp.WRFlushErr
+	case errors.Is(err, qp.ErrWRLength):
+		wc.Status = qp.LocLenErr
 	}
 	q.sendCQ.drain()
 	q.sendCQ.publish(&wc)
