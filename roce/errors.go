@@ -115,6 +115,8 @@ var (
 	ErrQPState = qp.ErrQPState
 	// ErrInvalidWR: the work request contradicts itself, the type of the QP or its limits.
 	ErrInvalidWR = qp.ErrInvalidWR
+	// ErrWRLength is an ErrInvalidWR: the operation, or the path MTU for UD, forbids the length.
+	ErrWRLength = qp.ErrWRLength
 	// ErrInvalidKey: an SGE names memory that its L_Key does not cover, or that lacks a right.
 	ErrInvalidKey = qp.ErrInvalidKey
 	// ErrHasSRQ: PostRecv on a QP that has an SRQ.
