@@ -44,7 +44,7 @@ func TestCloseWriteEndsWrite(t *testing.T) {
 					failed := make(chan error, 1)
 					go func() { failed <- send(client, &sent) }()
 					time.Sleep(50 * time.Millisecond) // until it waits, on most machines
-					stop := drive(bed)
+					stop := drive(bed.Dev[1])
 					err := client.CloseWrite()
 					stop()
 					check(t, err)
@@ -62,24 +62,3 @@ func TestCloseWriteEndsWrite(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
-// drive makes device 1 progress until stop is called: its program is in no call.
-func drive(bed *testbed.Testbed) (stop func()) {
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-end:
-				return
-			default:
-				bed.Dev[1].Progress()
-				time.Sleep(time.Millisecond)
-			}
-		}
-	}()
-	return func() {
-		close(end)
-		<-ended
-	}
-}

@@ -87,3 +87,26 @@ func bothModes(t *testing.T, f func(t *testing.T, p roce.Progress)) {
 		t.Run(p.String(), func(t *testing.T) { f(t, p) })
 	}
 }
+
+// drive makes devices progress until stop is called, while their programs are in no call.
+func drive(devs ...*roce.Device) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				for _, d := range devs {
+					d.Progress()
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}
