@@ -208,8 +208,8 @@ func riostream(n rsNumbers) cmTool {
 	return cmTool{name: "riostream -T v", port: portCmatose,
 		server: command + " -b %s", client: command + " -s %s",
 		active: func(t *testing.T, r *rig, v variant) {
-			// The server sets RDMA_IOMAPSIZE after it listens, and a thread of librdmacm answers
-			// requests before that without entries.
+			// The server sets RDMA_IOMAPSIZE after it listens. A thread of librdmacm accepts
+			// earlier requests without entries for memory.
 			time.Sleep(optionTime)
 			talk(t, r, rsocketDial(t, r, v, portCmatose), true)
 		},

@@ -145,7 +145,9 @@ func pollOK(t testing.TB, id uint64, op WCOpcode, cq *CQ, others ...*CQ) WC {
 
 // fill writes random bytes into b and returns a copy.
 func fill(b []byte, seed uint64) []byte {
-	rand.NewChaCha8([32]byte(binary.LittleEndian.AppendUint64(make([]byte, 24), seed))).Read(b)
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	rand.NewChaCha8(key).Read(b)
 	return bytes.Clone(b)
 }
 

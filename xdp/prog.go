@@ -255,8 +255,9 @@ func loadProgram(queues int, frags, shared bool) (*program, error) {
 		Name: "gorxe_xsks", Type: ebpf.XSKMap, KeySize: 4, ValueSize: 4, MaxEntries: uint32(queues),
 	})
 	if errors.Is(err, unix.EPERM) && locked != nil {
-		return nil, fmt.Errorf("%w: %s", ErrPermission, remedy("run as root, or with CAP_NET_ADMIN, "+
-			"CAP_NET_RAW, CAP_BPF and CAP_IPC_LOCK (before Linux 5.11 also CAP_SYS_RESOURCE)"))
+		return nil, fmt.Errorf("%w: %s (Linux before 5.11 also requires CAP_SYS_RESOURCE)",
+			ErrPermission, remedy("run as root, or with CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF and "+
+				"CAP_IPC_LOCK"))
 	}
 	if err != nil {
 		return nil, bpfError("create the map of sockets", err)
@@ -277,7 +278,8 @@ func loadProgram(queues int, frags, shared bool) (*program, error) {
 	return p, nil
 }
 
-// remedy returns what to do if bpf(2) fails with EPERM: missing, unless nothing is missing.
+// remedy returns what to do if bpf(2) fails with EPERM: missing if capabilities are missing,
+// otherwise that something else forbids the call.
 func remedy(missing string) string {
 	enough, err := capable(func(d unix.CapUserData) uint32 { return d.Effective })
 	if err != nil || !enough {

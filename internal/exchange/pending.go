@@ -27,26 +27,11 @@ func (p *pendingConns) add(c *Conn) {
 	defer p.mu.Unlock()
 	p.conns = append(p.conns, c)
 	if len(p.conns) > maxPending {
-		i := p.oldestOfMost()
+		prefix := func(c *Conn) netip.Prefix { return limit.Prefix(c.peer()) }
+		i := slices.IndexFunc(p.conns, limit.Most(p.conns, prefix))
 		p.conns[i].Close()
 		p.conns = slices.Delete(p.conns, i, i+1)
 	}
-}
-
-// oldestOfMost returns the index of the oldest connection of the prefix with the most connections.
-func (p *pendingConns) oldestOfMost() (oldest int) {
-	number, first := map[netip.Prefix]int{}, map[netip.Prefix]int{}
-	most := 0
-	for i, c := range p.conns {
-		prefix := limit.Prefix(c.peer())
-		if number[prefix]++; number[prefix] == 1 {
-			first[prefix] = i
-		}
-		if number[prefix] > most {
-			most, oldest = number[prefix], first[prefix]
-		}
-	}
-	return oldest
 }
 
 // remove removes c. It reports whether c was closed because there were too many connections.

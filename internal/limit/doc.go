@@ -8,7 +8,7 @@
 //
 // Reading order:
 //
-//   - prefix.go: Prefix, the unit that limits apply to
+//   - prefix.go: Prefix, the unit that limits apply to; Most
 //   - access.go: Access, lists of permitted and refused prefixes
 //   - shares.go: Shares, counts of a resource per prefix and in total
 //   - rate.go: Rate, events per second per prefix and in total

@@ -26,6 +26,18 @@ func TestPrefix(t *testing.T) {
 	}
 }
 
+// With equal numbers, several prefixes have the most.
+func TestMost(t *testing.T) {
+	list := []netip.Addr{addr("192.0.2.1"), addr("2001:db8::1"), addr("192.0.2.2"),
+		addr("2001:db8::2"), addr("192.0.2.2")}
+	most := Most(list, Prefix)
+	for i, want := range []bool{false, true, true, true, true} {
+		if most(list[i]) != want {
+			t.Errorf("most(%v) = %v", list[i], !want)
+		}
+	}
+}
+
 func TestAccess(t *testing.T) {
 	list := func(s string) []netip.Prefix {
 		p, err := ParsePrefixes(s)

@@ -19,3 +19,15 @@ func Prefix(a netip.Addr) netip.Prefix {
 	p, _ := a.Prefix(bits) // fails only for the zero Addr, which has the zero Prefix
 	return p
 }
+
+// Most counts the elements of list by their prefixes. It returns a function that reports whether no
+// prefix has more of them than that of an element.
+func Most[T any](list []T, prefix func(T) netip.Prefix) func(T) bool {
+	number, most := map[netip.Prefix]int{}, 0
+	for _, e := range list {
+		p := prefix(e)
+		number[p]++
+		most = max(most, number[p])
+	}
+	return func(e T) bool { return number[prefix(e)] == most }
+}

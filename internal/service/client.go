@@ -51,11 +51,12 @@ func connect(path string) (*net.UnixConn, error) {
 	if err := checkDir(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNone, err)
 	}
+	end := time.Now().Add(requestPatience)
 	c, err := dial(path)
 	// EAGAIN: other programs connect faster than the service accepts them.
-	for end := time.Now().Add(requestPatience); errors.Is(err, unix.EAGAIN) &&
-		time.Now().Before(end); c, err = dial(path) {
+	for errors.Is(err, unix.EAGAIN) && time.Now().Before(end) {
 		time.Sleep(connectPause)
+		c, err = dial(path)
 	}
 	switch {
 	case err == nil:

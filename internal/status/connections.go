@@ -59,15 +59,10 @@ func (c *connections) surplus() net.Conn {
 	if len(c.open) <= maxConns {
 		return nil
 	}
-	number, most := map[netip.Prefix]int{}, 0
-	for _, o := range c.open {
-		number[o.prefix]++
-		most = max(most, number[o.prefix])
-	}
-	suspect := func(o *connection) bool { return number[o.prefix] == most }
-	i := slices.IndexFunc(c.open, func(o *connection) bool { return o.idle && suspect(o) })
+	most := limit.Most(c.open, func(o *connection) netip.Prefix { return o.prefix })
+	i := slices.IndexFunc(c.open, func(o *connection) bool { return o.idle && most(o) })
 	if i < 0 {
-		i = slices.IndexFunc(c.open, suspect)
+		i = slices.IndexFunc(c.open, most)
 	}
 	victim := c.open[i].Conn
 	c.open = slices.Delete(c.open, i, i+1)

@@ -91,11 +91,11 @@ func get[T any](c *Context, handle uint32) (T, syscall.Errno) {
 // doomed is get for calls that destroy the object. Like the kernel, they fail with ENOENT if there
 // is none.
 func doomed[T any](c *Context, handle uint32) (T, syscall.Errno) {
-	o, ok := c.objects[handle].(T)
-	if !ok {
-		return o, syscall.ENOENT
+	o, no := get[T](c, handle)
+	if no != 0 {
+		no = syscall.ENOENT
 	}
-	return o, 0
+	return o, no
 }
 
 // errnos maps errors to the numbers that the kernel returns.

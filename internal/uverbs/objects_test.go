@@ -396,7 +396,7 @@ func TestUnmapped(t *testing.T) {
 	}
 }
 
-// Objects that do not exist, or no longer, are destroyed.
+// Destroying an object that does not exist, or no longer exists, fails.
 func TestDestroyTwice(t *testing.T) {
 	p := pair(t, testbed.Config{})[0]
 	pd := p.pd()

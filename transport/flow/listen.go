@@ -20,16 +20,13 @@ type Listener struct {
 	pool *accept.Pool
 }
 
-// Listen makes the layer accept senders at addr. Each gets its own channel. In virtual time
-// it returns roce.ErrVirtualTime: use roce.Device.Listen and AcceptRequest there.
+// Listen makes the layer accept senders at addr. Each gets its own channel. In virtual time it
+// returns roce.ErrVirtualTime: use roce.Device.Listen and AcceptRequest there.
 func (l *Layer) Listen(addr netip.AddrPort, c ReceiverConfig) (*Listener, error) {
 	if err := c.Channel.check(); err != nil {
 		return nil, err
 	}
-	if err := accept.RealTime(l.dev); err != nil {
-		return nil, err
-	}
-	rl, err := l.dev.Listen(addr, accept.ListenOptions(c.Peers, c.Permits))
+	rl, err := accept.Listen(l.dev, addr, accept.ListenOptions(c.Peers, c.Permits))
 	if err != nil {
 		return nil, err
 	}

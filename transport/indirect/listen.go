@@ -19,10 +19,8 @@ type Listener struct {
 // Listen makes the Endpoint accept connections at addr. See roce.Device.Listen. In virtual time it
 // returns roce.ErrVirtualTime: use Prepare and Join there.
 func (e *Endpoint) Listen(addr netip.AddrPort) (*Listener, error) {
-	if err := accept.RealTime(e.dev); err != nil {
-		return nil, err
-	}
-	r, err := e.dev.Listen(addr, roce.ListenOptions{Backlog: e.cfg.MaxConns, Peers: e.cfg.Peers})
+	r, err := accept.Listen(e.dev, addr,
+		roce.ListenOptions{Backlog: e.cfg.MaxConns, Peers: e.cfg.Peers})
 	if err != nil {
 		return nil, err
 	}

@@ -45,19 +45,7 @@ func Listen(dev *roce.Device, addr netip.AddrPort, cfg ListenConfig) (*Listener,
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	if err := accept.RealTime(dev); err != nil {
-		return nil, err
-	}
-	o := roce.ListenOptions{Peers: cfg.Peers}
-	if cfg.Permits != nil {
-		o.Admit = func(q *roce.Request) error {
-			if !cfg.Permits(q.RemoteAddr().Addr()) {
-				return roce.ErrIgnore
-			}
-			return nil
-		}
-	}
-	rl, err := dev.Listen(addr, o)
+	rl, err := accept.Listen(dev, addr, accept.ListenOptions(cfg.Peers, cfg.Permits))
 	if err != nil {
 		return nil, err
 	}

@@ -22,8 +22,8 @@ type Listener struct {
 	l *blocks.Listener[*Receiver]
 }
 
-// Listen makes dev accept senders at addr. Each gets its own ring. In virtual time it
-// returns roce.ErrVirtualTime.
+// Listen makes dev accept senders at addr. Each gets its own ring. In virtual time it returns
+// roce.ErrVirtualTime.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

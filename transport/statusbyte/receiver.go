@@ -20,8 +20,8 @@ type Listener struct {
 	l *blocks.Listener[*Receiver]
 }
 
-// Listen makes dev accept senders at addr. Each sender gets its own memory, as cfg describes.
-// In virtual time it returns roce.ErrVirtualTime.
+// Listen makes dev accept senders at addr. Each sender gets its own memory, as cfg describes. In
+// virtual time it returns roce.ErrVirtualTime.
 func Listen(dev *roce.Device, addr netip.AddrPort, cfg Config) (*Listener, error) {
 	if cfg.Blocks == 0 {
 		cfg.Blocks = DefaultBlocks

@@ -40,7 +40,7 @@ func Dial(
 	c, err := rftp.Dial(ctx, dev, addr, cfg)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no answer within %v: start 'gorxe recv' there first, on the interface with "+
-			"that address, and with this host in its --allow", connectTime)
+			"that address; hosts outside of its subnets need --allow there", connectTime)
 	}
 	var rejected *roce.RejectError
 	if errors.As(err, &rejected) {

@@ -35,14 +35,14 @@ func ListenOptions(list roce.PeerList, permits func(peer netip.Addr) bool) roce.
 	return o
 }
 
-// RealTime returns an error if a device is in virtual time: an Acceptor answers requests in
-// goroutines, which are no processes of a simulation, so that Accept could wait forever.
-func RealTime(dev *roce.Device) error {
+// Listen is Device.Listen for an Acceptor. It refuses virtual time: an Acceptor answers requests in
+// goroutines that are not part of a simulation, so Accept could wait forever.
+func Listen(dev *roce.Device, addr netip.AddrPort, o roce.ListenOptions) (*roce.Listener, error) {
 	if dev.Virtual() {
-		return fmt.Errorf("%w: this Listener needs real time, even with Expert.Wait",
+		return nil, fmt.Errorf("%w: this Listener needs real time, even with Expert.Wait",
 			roce.ErrVirtualTime)
 	}
-	return nil
+	return dev.Listen(addr, o)
 }
 
 // Config describes an Acceptor.

@@ -42,10 +42,7 @@ type Listener[R Receiver] struct {
 // Listen makes dev accept senders at addr.
 func Listen[R Receiver](dev *roce.Device, addr netip.AddrPort,
 	c ListenConfig[R]) (*Listener[R], error) {
-	if err := accept.RealTime(dev); err != nil {
-		return nil, err
-	}
-	l, err := dev.Listen(addr, accept.ListenOptions(c.Peers, c.Permits))
+	l, err := accept.Listen(dev, addr, accept.ListenOptions(c.Peers, c.Permits))
 	if err != nil {
 		return nil, err
 	}
